@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace typebar {
+
+// Memory that lives as long as the model: 2 MB-aligned anonymous slabs that ask for huge pages. Pages are taken from
+// the system when they are first written. Not thread-safe; throws std::bad_alloc.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Zeroed, aligned to 64 bytes.
+  void* allocate(std::size_t bytes);
+  template <class T>
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(allocate(count * sizeof(T)));
+  }
+  // Address space handed out so far, in bytes.
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Slab {
+    std::byte* base;
+    std::size_t size, used;
+  };
+  std::vector<Slab> slabs_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace typebar

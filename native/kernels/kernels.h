@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "activations.h"
+#include "packed_matrix.h"
+
+namespace typebar {
+
+// One task of attention: `tokens` consecutive query tokens of one sequence, the query heads that share one KV head, and
+// the KV segment [segment_begin, segment_end) of that sequence. It yields, for every (token, head), the segment's
+// running maximum, denominator and unnormalised output; merge_attention() joins segments in ascending order.
+struct AttentionTask {
+  const float* query;  // [tokens][query_stride], the first head of this KV head at [0]
+  int query_stride;
+  int tokens;
+  int heads;           // query heads of this KV head
+  int head_dim;        // a multiple of 8
+  int first_position;  // of query token 0
+  int segment_begin;   // a multiple of the segment length
+  int segment_end;     // exclusive; keys after a query's own position are masked
+  float scale;         // 1 / sqrt(head_dim)
+  const std::uint16_t* keys;    // this layer's pool at this KV head: block b at keys + b·block_stride, [head_dim][16] f16
+  const std::uint16_t* values;  // the same for values: [16][head_dim] f16
+  std::size_t block_stride;     // f16 elements between blocks
+  const std::int32_t* block_table;  // block of position p: block_table[p / 16]
+  float* maxima;                // [tokens][heads] out
+  float* sums;                  // [tokens][heads] out
+  float* outputs;               // [tokens][heads][head_dim] out
+  float* scratch;               // attention_scratch(tokens·heads, head_dim) floats
+};
+
+inline constexpr int kKvBlock = 16;  // tokens in a block of the KV cache
+
+// One set of functions per instruction set. They are stateless, allocate nothing and start no threads; every set gives
+// the same bits as the scalar one.
+struct Kernels {
+  const char* name;
+
+  // out[(r − row_begin)·out_stride + (t − tile_begin)·8 + lane] = W[t·8 + lane] · x[r]
+  // for rows row_begin ≤ r < row_end (row_begin a multiple of 4) and tiles tile_begin ≤ t < tile_end.
+  void (*matmul)(const PackedMatrix& w, const Activations& x, int row_begin, int row_end, int tile_begin, int tile_end,
+                 float* out, int out_stride);
+
+  // Quantizes `count` values (a multiple of 32) of activation row `row`, columns from `col` (a multiple of 32) on, into
+  // x.codes and x.groups; copies them to x.dense if that is not null.
+  void (*quantize)(const float* values, int count, int row, int col, const Activations& x);
+
+  // y = weight · x / sqrt(mean(x²) + eps); n a multiple of 8. y may be x.
+  void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* y);
+
+  // y = gate · sigmoid(gate) · up; n a multiple of 8. y may be gate or up.
+  void (*silu_mul)(const float* gate, const float* up, int n, float* y);
+
+  // y += x; n a multiple of 8.
+  void (*add)(float* y, const float* x, int n);
+
+  // Half-split rotation of one head in place: (x[i], x[i + dim/2]) by the angle whose cosine and sine are given; dim a
+  // multiple of 16.
+  void (*rotate)(float* x, const float* cosine, const float* sine, int dim);
+
+  // Writes one token's key (head_dim values, strided in its block) and value at slot 0…15 of a block; finite values
+  // beyond f16 are clamped to ±65504.
+  void (*store_key)(const float* key, int head_dim, int slot, std::uint16_t* block);
+  void (*store_value)(const float* value, int head_dim, int slot, std::uint16_t* block);
+
+  void (*attend)(const AttentionTask& task);
+
+  // Joins another segment's (max, sum, output[head_dim]) into the running one, which starts at (−inf, 0, 0).
+  void (*merge_attention)(float* max, float* sum, float* output, float other_max, float other_sum, const float* other,
+                          int head_dim);
+
+  // y = x / divisor for n values, n a multiple of 8.
+  void (*divide)(const float* x, float divisor, int n, float* y);
+
+  // Largest of n values, NaN if there is one; n ≥ 1, any n.
+  float (*max_value)(const float* x, int n);
+  // Σ exp((x − max) · inverse_temperature), any n.
+  float (*sum_exp)(const float* x, int n, float max, float inverse_temperature);
+};
+
+// Floats of AttentionTask::scratch for `rows` = tokens · heads.
+std::size_t attention_scratch(int rows, int head_dim);
+
+namespace scalar {
+extern const Kernels kernels;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const Kernels kernels;
+}
+#endif
+#if defined(__aarch64__)
+namespace neon {
+extern const Kernels kernels;
+}
+#endif
+
+}  // namespace typebar

@@ -1,0 +1,63 @@
+#pragma once
+
+// Eight lanes in two NEON registers. Included inside namespace typebar::neon by isa_neon.cpp.
+
+struct f32x8 {
+  float32x4_t lo, hi;
+};
+struct i32x8 {
+  int32x4_t lo, hi;
+};
+
+inline f32x8 load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline void store(float* p, f32x8 a) {
+  vst1q_f32(p, a.lo);
+  vst1q_f32(p + 4, a.hi);
+}
+inline f32x8 broadcast(float a) { return {vdupq_n_f32(a), vdupq_n_f32(a)}; }
+inline f32x8 operator+(f32x8 a, f32x8 b) { return {vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)}; }
+inline f32x8 operator-(f32x8 a, f32x8 b) { return {vsubq_f32(a.lo, b.lo), vsubq_f32(a.hi, b.hi)}; }
+inline f32x8 operator*(f32x8 a, f32x8 b) { return {vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)}; }
+inline f32x8 operator/(f32x8 a, f32x8 b) { return {vdivq_f32(a.lo, b.lo), vdivq_f32(a.hi, b.hi)}; }
+inline f32x8 fma(f32x8 a, f32x8 b, f32x8 c) { return {vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
+inline f32x8 fnma(f32x8 a, f32x8 b, f32x8 c) { return {vfmsq_f32(c.lo, a.lo, b.lo), vfmsq_f32(c.hi, a.hi, b.hi)}; }
+// Compare and select rather than fmax: the second operand where either is NaN, as on x86.
+inline f32x8 max(f32x8 a, f32x8 b) {
+  return {vbslq_f32(vcgtq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcgtq_f32(a.hi, b.hi), a.hi, b.hi)};
+}
+inline f32x8 min(f32x8 a, f32x8 b) {
+  return {vbslq_f32(vcltq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcltq_f32(a.hi, b.hi), a.hi, b.hi)};
+}
+inline f32x8 abs(f32x8 a) { return {vabsq_f32(a.lo), vabsq_f32(a.hi)}; }
+inline f32x8 load_half(const std::uint16_t* p) {
+  const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));
+  return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_f32_f16(vget_high_f16(halves))};
+}
+inline f32x8 load_bf16(const std::uint16_t* p) {
+  const uint16x8_t halves = vld1q_u16(p);
+  return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(halves), 16)),
+          vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(halves), 16))};
+}
+inline f32x8 to_float(i32x8 a) { return {vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
+inline void store_half(std::uint16_t* p, f32x8 a) {
+  vst1q_u16(p, vreinterpretq_u16_f16(vcombine_f16(vcvt_f16_f32(a.lo), vcvt_f16_f32(a.hi))));
+}
+inline i32x8 round_to_int(f32x8 a) { return {vcvtnq_s32_f32(a.lo), vcvtnq_s32_f32(a.hi)}; }
+inline f32x8 exp2_int(i32x8 n) {
+  const int32x4_t bias = vdupq_n_s32(127);
+  return {vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.lo, bias), 23)),
+          vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.hi, bias), 23))};
+}
+inline void store(std::int32_t* p, i32x8 a) {
+  vst1q_s32(p, a.lo);
+  vst1q_s32(p + 4, a.hi);
+}
+inline float sum(f32x8 a) {
+  const float32x4_t four = vaddq_f32(a.lo, a.hi);
+  const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+  return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+inline float max(f32x8 a) {
+  const f32x8 swapped = max(a, f32x8{a.hi, a.lo});
+  return vmaxvq_f32(swapped.lo);
+}

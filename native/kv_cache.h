@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace typebar {
+
+// Paged f16 keys and values. Address space for all blocks is reserved at once, memory is taken as blocks are written
+// and can be given back. Layout: [layer][block][kv head] then keys [head_dim][16], values [16][head_dim].
+class KvCache {
+ public:
+  KvCache(int layers, int kv_heads, int head_dim, int blocks);  // throws std::bad_alloc
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  int blocks() const { return blocks_; }
+  std::size_t block_bytes() const;  // of one block over all layers, keys and values
+  // f16 elements between consecutive blocks of one layer.
+  std::size_t block_stride() const { return std::size_t(kv_heads_) * head_dim_ * 16; }
+  // Pool of a layer at a KV head: block b starts at + b·block_stride().
+  std::uint16_t* keys(int layer, int kv_head) const;
+  std::uint16_t* values(int layer, int kv_head) const;
+  // Copies a whole block in all layers (a shared prefix whose last block is written on).
+  void copy_block(int from, int to);
+  // Gives the memory of all blocks back to the system; their content becomes zero.
+  void release();
+
+ private:
+  int layers_, kv_heads_, head_dim_, blocks_;
+  std::uint16_t* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace typebar

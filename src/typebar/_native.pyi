@@ -1,0 +1,138 @@
+"""The C++ core: weights, KV cache, the transformer step and sampling. Heavy calls release the GIL."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+@final
+class ModelConfig:
+    """Shape of the transformer; all fields are keyword arguments."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        usable_vocab: int,
+        hidden_size: int,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        intermediate_size: int,
+        rms_norm_eps: float,
+        inverse_frequencies: npt.NDArray[np.float32],
+        rope_attention_factor: float,
+        max_positions: int,
+        kv_blocks: int,
+        max_step_tokens: int,
+        max_step_sequences: int,
+    ) -> None: ...
+
+@final
+class TensorSource:
+    """A tensor in a file (`fd` and `offset`; read with pread) or in memory (`data`, raw bytes)."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        type: str,
+        rows: int,
+        cols: int,
+        fd: int = -1,
+        offset: int = 0,
+        data: npt.NDArray[np.uint8] | None = None,
+    ) -> None: ...
+
+@final
+class Sampler:
+    """How one sequence draws its tokens, and the tokens it has seen. Raises ValueError that names the field."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        usable_vocab: int,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        seed: int = 0,
+        logprobs: int = -1,
+        logit_bias: Sequence[tuple[int, float]] = (),
+    ) -> None: ...
+    def see_prompt(self, tokens: npt.NDArray[np.int32]) -> None: ...
+    def accept(self, token: int) -> None: ...
+    def allow(self, mask: npt.NDArray[np.uint32] | None) -> None: ...
+    def draw(self, logits: npt.NDArray[np.float32], position: int) -> SampledToken: ...
+
+@final
+class SampledToken:
+    @property
+    def token(self) -> int: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def top(self) -> list[tuple[int, float]]: ...
+
+@final
+class Model:
+    """Weights and KV cache of one model. One thread may call it at a time."""
+
+    def __init__(self, config: ModelConfig, threads: int, isa: str = "") -> None: ...
+    def load(self, tensors: dict[str, TensorSource], quantization: str, interleaved_rope: bool) -> None:
+        """Packs the tensors, by canonical name. `quantization`: keep, q8, q4 or f32."""
+
+    def step(
+        self,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int32],
+        block_tables: npt.NDArray[np.int32],
+        samplers: Sequence[Sampler | None],
+    ) -> list[SampledToken | None]:
+        """Runs a ragged batch of `len(lengths)` sequences.
+
+        tokens [sum(lengths)] is the sequences' new tokens end to end; sequence s has lengths[s] of them from position
+        starts[s] on, and its KV blocks in block_tables [s, at least ceil((starts[s] + lengths[s]) / 16)]. A sequence
+        with a sampler draws the token that follows its last one; with None it only fills its cache.
+        Raises ValueError for a bad argument, RuntimeError when the logits are not finite.
+        """
+
+    def logits(
+        self,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int32],
+        block_tables: npt.NDArray[np.int32],
+    ) -> npt.NDArray[np.float32]:
+        """As step(), but returns the logits of every token, [sum(lengths), vocab_size]."""
+
+    def copy_block(self, source: int, destination: int) -> None: ...
+    def release_kv(self) -> None:
+        """Gives the KV memory back to the system; every block becomes empty."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: `weights`, `kv_block`, `kv_reserved`, `scratch`, `token_read` (weights read per decoded token)."""
+
+    def describe(self) -> list[tuple[str, str, int, int, int]]:
+        """(canonical name, format, rows, cols, bytes) of every matrix."""
+
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+
+def cpu_info() -> dict[str, Any]:
+    """model_name, features, logical_cpus, physical_cores, quota_cpus, quota_source, usable_isas, best_isa."""
+
+def choose_threads() -> tuple[int, str]:
+    """Threads to use here and the reason, in one line."""
+
+def measure_read_bandwidth(threads: int, seconds: float) -> float:
+    """Sustained read bandwidth in GB/s."""
