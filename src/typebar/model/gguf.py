@@ -13,6 +13,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -115,7 +116,7 @@ class GGUFFile:
         return value
 
     def raw(self, tensor: GGUFTensor) -> Bytes:
-        """The bytes of a tensor, uint8 [nbytes]. ModelFileError where the file has become shorter since it was opened."""
+        """The bytes of a tensor, uint8 [nbytes]. ModelFileError where the file has become shorter since."""
         data = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
         if data.size != tensor.nbytes:
             raise ModelFileError(
@@ -168,7 +169,9 @@ class _Cursor:
         if count > limit:
             raise self.error(f"{what} is {count}, more than {limit}: damaged file")
         if count * item_nbytes > self.file_size - self.position:
-            raise self.error(f"{what} is {count}, more than fits the file's {self.file_size} bytes: truncated or damaged")
+            raise self.error(
+                f"{what} is {count}, more than fits the file's {self.file_size} bytes: truncated or damaged"
+            )
         return count
 
     def string(self, what: str, limit: int = MAX_HEADER_BYTES) -> str:
@@ -319,7 +322,9 @@ def _read_tensor(cursor: _Cursor, index: int) -> tuple[str, BlockType, tuple[int
             f"{', '.join(known.name for known in BLOCK_TYPES.values())}: use a Q4_K_M, Q8_0 or F16 file of this model"
         )
     if dims[0] % block.length:
-        raise cursor.error(f"{what} has {dims[0]} columns, not a multiple of the {block.length} of a {block.name} block")
+        raise cursor.error(
+            f"{what} has {dims[0]} columns, not a multiple of the {block.length} of a {block.name} block"
+        )
     return name, block, tuple(reversed(dims)), cursor.uint64(f"the offset of {what}")
 
 
@@ -337,7 +342,7 @@ def _place(
         nbytes = prod(shape) // block.length * block.nbytes
         tensors[name] = GGUFTensor(name, block.name, shape, cursor.path, data_start + offset, nbytes)
     by_offset = sorted(tensors.values(), key=lambda tensor: tensor.offset)
-    for before, after in zip(by_offset, by_offset[1:], strict=False):
+    for before, after in pairwise(by_offset):
         if before.offset + before.nbytes > after.offset:
             raise cursor.error(f"tensors {_shown(before.name)} and {_shown(after.name)} overlap: damaged file")
     if by_offset and by_offset[-1].offset + by_offset[-1].nbytes > cursor.file_size:
@@ -365,7 +370,8 @@ def _join_shards(opened: GGUFFile, count: int, name: re.Match[str] | None) -> GG
         stated = shard.require("split.no", int), shard.require("split.count", int)
         if stated != (number, count):
             raise ModelFileError(
-                f"{shard.path}: its metadata says shard {stated[0] + 1} of {stated[1]}, its name {number + 1} of {count}"
+                f"{shard.path}: its metadata says shard {stated[0] + 1} of {stated[1]}, "
+                f"its name {number + 1} of {count}"
             )
         twice = sorted(tensors.keys() & shard.tensors.keys())
         if twice:
