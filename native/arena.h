@@ -1,13 +1,15 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
+#include <new>
 #include <vector>
 
 namespace typebar {
 
-// Memory that lives as long as the model: 2 MB-aligned anonymous slabs that ask for huge pages. Pages are taken from
-// the system when they are first written. Not thread-safe; throws std::bad_alloc.
+// Memory that lives as long as the model: 2 MB-aligned anonymous slabs of 64 MB (or one request, when that is larger)
+// that ask for huge pages. Small requests share a slab. Pages are taken from the system when they are first written.
+// Not thread-safe; throws std::bad_alloc.
 class Arena {
  public:
   Arena() = default;
@@ -15,13 +17,14 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Zeroed, aligned to 64 bytes.
+  // Zeroed, aligned to 64 bytes. Never null, also for 0 bytes.
   void* allocate(std::size_t bytes);
   template <class T>
   T* allocate(std::size_t count) {
+    if (count > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
     return static_cast<T*>(allocate(count * sizeof(T)));
   }
-  // Address space handed out so far, in bytes.
+  // Address space handed out so far, in bytes, alignment included.
   std::size_t bytes() const { return bytes_; }
 
  private:

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "arena.h"
+
+using typebar::Arena;
+
+namespace {
+
+struct Memory {
+  std::size_t address_space, resident;
+};
+
+Memory process_memory() {
+  unsigned long pages = 0, resident = 0;
+  std::FILE* const file = std::fopen("/proc/self/statm", "r");
+  REQUIRE(file != nullptr);
+  REQUIRE(std::fscanf(file, "%lu %lu", &pages, &resident) == 2);
+  std::fclose(file);
+  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return {pages * page, resident * page};
+}
+
+constexpr std::size_t MB = std::size_t{1} << 20;
+
+}  // namespace
+
+TEST_CASE("arena: allocations are aligned, zeroed and apart") {
+  Arena arena;
+  std::vector<std::pair<unsigned char*, std::size_t>> parts;
+  for (std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{65}, 3 * MB,
+                           std::size_t{17}, 70 * MB, std::size_t{5}, 62 * MB}) {
+    auto* const p = arena.allocate<unsigned char>(size);
+    REQUIRE(p != nullptr);
+    CHECK(reinterpret_cast<std::uintptr_t>(p) % 64 == 0);
+    parts.emplace_back(p, size);
+  }
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const auto [p, size] = parts[k];
+    for (std::size_t i = 0; i < size; i += size < 4096 ? 1 : 4095) REQUIRE(p[i] == 0);
+    if (size < 4096) std::memset(p, int(k + 1), size);
+  }
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const auto [p, size] = parts[k];
+    if (size < 4096) {
+      for (std::size_t i = 0; i < size; ++i) REQUIRE(p[i] == k + 1);
+    }
+  }
+}
+
+TEST_CASE("arena: small requests share a slab, a large one gets its own, both on huge page boundaries") {
+  Arena arena;
+  auto* const first = arena.allocate<std::byte>(100);
+  auto* const second = arena.allocate<std::byte>(100);
+  CHECK(reinterpret_cast<std::uintptr_t>(first) % (2 * MB) == 0);
+  CHECK(second == first + 128);
+  auto* const large = arena.allocate<std::byte>(100 * MB);
+  CHECK(reinterpret_cast<std::uintptr_t>(large) % (2 * MB) == 0);
+  CHECK(arena.allocate<std::byte>(1) == first + 256);
+  CHECK(arena.bytes() == 128 + 128 + 100 * MB + 64);
+}
+
+TEST_CASE("arena: memory is taken when written and all given back at the end") {
+  const Memory before = process_memory();
+  {
+    Arena arena;
+    auto* const p = arena.allocate<std::byte>(300 * MB);
+    const Memory reserved = process_memory();
+    CHECK(reserved.address_space >= before.address_space + 300 * MB);
+    CHECK(reserved.resident < before.resident + 8 * MB);
+    std::memset(p, 1, 20 * MB);
+    const Memory written = process_memory();
+    CHECK(written.resident >= before.resident + 18 * MB);
+    CHECK(written.resident < before.resident + 30 * MB);
+  }
+  const Memory after = process_memory();
+  CHECK(after.resident < before.resident + 4 * MB);
+  CHECK(after.address_space < before.address_space + 4 * MB);
+}
+
+TEST_CASE("arena: a request that cannot be had is bad_alloc and leaves the arena usable") {
+  Arena arena;
+  CHECK_THROWS_AS(arena.allocate(SIZE_MAX), std::bad_alloc);
+  CHECK_THROWS_AS(arena.allocate(SIZE_MAX / 2), std::bad_alloc);
+  CHECK_THROWS_AS(arena.allocate(std::size_t{1} << 62), std::bad_alloc);
+  CHECK_THROWS_AS(arena.allocate<std::uint64_t>(SIZE_MAX / 4), std::bad_alloc);
+  CHECK(arena.bytes() == 0);
+  CHECK(arena.allocate<float>(10)[9] == 0.0f);
+}
