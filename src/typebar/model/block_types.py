@@ -8,6 +8,7 @@ module is for tests, evaluation and small tensors.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +125,7 @@ def _k_scales(packed: Bytes) -> tuple[Floats, Floats]:
     return scales.astype(np.float32), minima.astype(np.float32)
 
 
-def _k_affine(blocks: Bytes, q: Bytes) -> Floats:
+def _k_affine(blocks: Bytes, q: NDArray[Any]) -> Floats:
     """q [n, 8, 32] with the scales of Q4_K and Q5_K: d·scale·q − dmin·minimum."""
     scales, minima = _k_scales(blocks[:, 4:16])
     step, offset = _f16(blocks, 0) * scales, _f16(blocks, 2) * minima
@@ -139,7 +140,7 @@ def _q4_k(blocks: Bytes) -> Floats:
 def _q5_k(blocks: Bytes) -> Floats:
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     # Bit j of byte l is the fifth bit of weight l of group j.
-    high = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1).astype(np.uint8)
+    high = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
     return _k_affine(blocks, low | high << 4)
 
 
