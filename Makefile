@@ -1,0 +1,25 @@
+# Every target works from a fresh clone: tools/setup.py makes .venv, installs what is missing and builds. PYTHON picks
+# the interpreter that .venv is made from (3.11 or newer).
+PYTHON ?= python3
+SETUP = $(PYTHON) tools/setup.py
+RUN = .venv/bin/python
+
+serve: build
+	$(RUN) -m typebar chat
+
+build:
+	@$(SETUP) run
+
+test:
+	@$(SETUP) test && $(RUN) tools/check.py
+
+lint:
+	@$(SETUP) test && $(RUN) tools/check.py lint
+
+format:
+	@$(SETUP) test && $(RUN) tools/check.py format
+
+clean:
+	rm -rf build dist src/typebar/*.so .mypy_cache .ruff_cache .pytest_cache
+
+.PHONY: serve build test lint format clean
