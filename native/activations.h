@@ -8,10 +8,10 @@ namespace typebar {
 
 // What one (row, group of 32) of quantized activations carries beside its codes.
 struct GroupScale {
-  float scale;             // x ≈ scale · code, code in −127…127
-  float scaled_sum;        // scale · sum, for the mins of asymmetric weights
-  std::int32_t sum;        // of the 32 codes
-  std::int32_t first_sum;  // of the first 16 codes, for weights with 16 to a scale
+  float scale;       // x ≈ scale · code, code in −127…127
+  float scaled_sum;  // scale · sum, for the mins of asymmetric weights
+  float sum;         // of the 32 codes: an integer, held as float because that is how the kernels use it
+  float first_sum;   // of the first 16 codes, for weights with 16 to a scale
 };
 
 // The input of a linear layer: `rows` activation rows of `cols` values, in the forms its matrices read.

@@ -6,8 +6,8 @@
 #include "kernels/kernels.h"
 
 namespace typebar::scalar {
-#include "kernels/simd_scalar.h"
-#include "kernels/dot_scalar.h"
 #include "kernels/body.inc"
+#include "kernels/dot_scalar.h"
+#include "kernels/simd_scalar.h"
 const Kernels kernels = table("scalar");
 }  // namespace typebar::scalar

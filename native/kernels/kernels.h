@@ -15,20 +15,20 @@ struct AttentionTask {
   const float* query;  // [tokens][query_stride], the first head of this KV head at [0]
   int query_stride;
   int tokens;
-  int heads;           // query heads of this KV head
-  int head_dim;        // a multiple of 8
-  int first_position;  // of query token 0
-  int segment_begin;   // a multiple of the segment length
-  int segment_end;     // exclusive; keys after a query's own position are masked
-  float scale;         // 1 / sqrt(head_dim)
-  const std::uint16_t* keys;    // this layer's pool at this KV head: block b at keys + b·block_stride, [head_dim][16] f16
-  const std::uint16_t* values;  // the same for values: [16][head_dim] f16
-  std::size_t block_stride;     // f16 elements between blocks
+  int heads;                  // query heads of this KV head
+  int head_dim;               // a multiple of 8
+  int first_position;         // of query token 0
+  int segment_begin;          // a multiple of the segment length
+  int segment_end;            // exclusive; keys after a query's own position are masked
+  float scale;                // 1 / sqrt(head_dim)
+  const std::uint16_t* keys;  // this layer's pool at this KV head: block b at keys + b·block_stride, [head_dim][16] f16
+  const std::uint16_t* values;      // the same for values: [16][head_dim] f16
+  std::size_t block_stride;         // f16 elements between blocks
   const std::int32_t* block_table;  // block of position p: block_table[p / 16]
-  float* maxima;                // [tokens][heads] out
-  float* sums;                  // [tokens][heads] out
-  float* outputs;               // [tokens][heads][head_dim] out
-  float* scratch;               // attention_scratch(tokens·heads, head_dim) floats
+  float* maxima;                    // [tokens][heads] out
+  float* sums;                      // [tokens][heads] out
+  float* outputs;                   // [tokens][heads][head_dim] out
+  float* scratch;                   // attention_scratch(tokens·heads, head_dim) floats
 };
 
 inline constexpr int kKvBlock = 16;  // tokens in a block of the KV cache

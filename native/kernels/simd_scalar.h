@@ -10,31 +10,31 @@ struct i32x8 {
   std::int32_t lane[8];
 };
 
-#define TYPEBAR_LANES(expression)                \
-  {                                              \
-    f32x8 r;                                     \
+#define TYPEBAR_LANES(expression)                       \
+  {                                                     \
+    f32x8 r;                                            \
     for (int l = 0; l < 8; ++l) r.lane[l] = expression; \
-    return r;                                    \
+    return r;                                           \
   }
 
-inline f32x8 load(const float* p) TYPEBAR_LANES(p[l])
-inline void store(float* p, f32x8 a) { std::memcpy(p, a.lane, sizeof a.lane); }
-inline f32x8 broadcast(float a) TYPEBAR_LANES(a)
-inline f32x8 operator+(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] + b.lane[l])
-inline f32x8 operator-(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] - b.lane[l])
-inline f32x8 operator*(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] * b.lane[l])
-inline f32x8 operator/(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] / b.lane[l])
-// a·b + c and c − a·b, rounded once.
-inline f32x8 fma(f32x8 a, f32x8 b, f32x8 c) TYPEBAR_LANES(std::fma(a.lane[l], b.lane[l], c.lane[l]))
-inline f32x8 fnma(f32x8 a, f32x8 b, f32x8 c) TYPEBAR_LANES(std::fma(-a.lane[l], b.lane[l], c.lane[l]))
-// The second operand where either is NaN, as maxps and minps do.
-inline f32x8 max(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l])
-inline f32x8 min(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] < b.lane[l] ? a.lane[l] : b.lane[l])
-inline f32x8 abs(f32x8 a) TYPEBAR_LANES(std::fabs(a.lane[l]))
-inline f32x8 load_half(const std::uint16_t* p) TYPEBAR_LANES(half_to_float(p[l]))
-inline f32x8 load_bf16(const std::uint16_t* p) TYPEBAR_LANES(bf16_to_float(p[l]))
-inline f32x8 to_float(i32x8 a) TYPEBAR_LANES(float(a.lane[l]))
-inline void store_half(std::uint16_t* p, f32x8 a) {
+inline f32x8 load(const float* p) TYPEBAR_LANES(p[l]) inline void store(float* p, f32x8 a) {
+  std::memcpy(p, a.lane, sizeof a.lane);
+}
+inline f32x8 broadcast(float a) TYPEBAR_LANES(a) inline f32x8 operator+(f32x8 a, f32x8 b)
+    TYPEBAR_LANES(a.lane[l] + b.lane[l]) inline f32x8
+    operator-(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] - b.lane[l]) inline f32x8
+    operator*(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] * b.lane[l]) inline f32x8
+    operator/(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] / b.lane[l])
+    // a·b + c and c − a·b, rounded once.
+    inline f32x8 fma(f32x8 a, f32x8 b, f32x8 c) TYPEBAR_LANES(std::fma(a.lane[l], b.lane[l], c.lane[l])) inline f32x8
+    fnma(f32x8 a, f32x8 b, f32x8 c) TYPEBAR_LANES(std::fma(-a.lane[l], b.lane[l], c.lane[l]))
+    // The second operand where either is NaN, as maxps and minps do.
+    inline f32x8 max(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l]) inline f32x8
+    min(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] < b.lane[l] ? a.lane[l] : b.lane[l]) inline f32x8 abs(f32x8 a)
+        TYPEBAR_LANES(std::fabs(a.lane[l])) inline f32x8 load_half(const std::uint16_t* p)
+            TYPEBAR_LANES(half_to_float(p[l])) inline f32x8 load_bf16(const std::uint16_t* p)
+                TYPEBAR_LANES(bf16_to_float(p[l])) inline f32x8 to_float(i32x8 a)
+                    TYPEBAR_LANES(float(a.lane[l])) inline void store_half(std::uint16_t* p, f32x8 a) {
   for (int l = 0; l < 8; ++l) p[l] = float_to_half(a.lane[l]);
 }
 // Nearest even; |a| < 2^31.
@@ -44,8 +44,11 @@ inline i32x8 round_to_int(f32x8 a) {
   return r;
 }
 // 2^n for −126 ≤ n ≤ 127.
-inline f32x8 exp2_int(i32x8 n) TYPEBAR_LANES(__builtin_bit_cast(float, std::uint32_t(n.lane[l] + 127) << 23))
-inline void store(std::int32_t* p, i32x8 a) { std::memcpy(p, a.lane, sizeof a.lane); }
+inline f32x8 exp2_int(i32x8 n)
+    TYPEBAR_LANES(__builtin_bit_cast(float, std::uint32_t(n.lane[l] + 127) << 23)) inline void store(std::int32_t* p,
+                                                                                                     i32x8 a) {
+  std::memcpy(p, a.lane, sizeof a.lane);
+}
 // Fixed tree ((0+4)+(2+6)) + ((1+5)+(3+7)), so that every instruction set rounds alike.
 inline float sum(f32x8 a) {
   const float* x = a.lane;

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace typebar {
+
+class Sampler;
+
+// What a step receives: the new tokens of several sequences, end to end.
+struct Batch {
+  std::span<const std::int32_t> tokens;        // [Σ lengths]
+  std::span<const std::int32_t> lengths;       // [sequences], ≥ 1
+  std::span<const std::int32_t> starts;        // [sequences], position of the sequence's first new token
+  std::span<const std::int32_t> block_tables;  // [sequences][table_width]
+  int table_width = 0;
+
+  int sequences() const { return int(lengths.size()); }
+  const std::int32_t* table(int sequence) const { return block_tables.data() + std::size_t(sequence) * table_width; }
+};
+
+}  // namespace typebar

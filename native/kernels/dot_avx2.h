@@ -1,0 +1,121 @@
+#pragma once
+
+// Integer dot products of weight tiles with a block of activation rows on AVX2 without VNNI. Included inside namespace
+// typebar::avx2.
+//
+// maddubs(u8 weight, s8 activation) adds two products in int16 and saturates, so the codes stay unsigned and few enough
+// bits wide that several results add exactly: 4 bits 8 · (2·15·127) = 30 480, 5 bits 4 · (2·31·127) = 31 496, 6 bits
+// 2 · (2·63·127) = 32 004, all below 32 767. 8-bit codes go as two nibble planes.
+
+// 4 to 6 bits: the codes of step j in codes[j]. 8 bits: high nibbles in codes[j], low ones in codes[8 + j].
+struct UnpackedGroup {
+  __m256i codes[16];
+};
+
+inline __m256i load_bytes(const std::uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// Bit position `from` of every byte moved to position `to`, and `mask` applied. The 16-bit shifts carry bits across
+// bytes only where the mask clears them.
+template <int From, int To>
+inline __m256i move_bits(__m256i bytes, __m256i mask) {
+  if constexpr (From < To) bytes = _mm256_slli_epi16(bytes, To - From);
+  if constexpr (From > To) bytes = _mm256_srli_epi16(bytes, From - To);
+  return _mm256_and_si256(bytes, mask);
+}
+
+template <int V>
+inline void unpack_nibbles(const std::uint8_t* plane, __m256i* codes) {
+  const __m256i low = _mm256_set1_epi8(15);
+  const __m256i bytes = load_bytes(plane + V * 32);
+  codes[V] = _mm256_and_si256(bytes, low);
+  codes[V + 4] = move_bits<4, 0>(bytes, low);
+}
+
+template <int V>
+inline void add_fifth_bit(__m256i extra, __m256i* codes) {
+  const __m256i bit = _mm256_set1_epi8(16);
+  codes[V] = _mm256_or_si256(codes[V], move_bits<V, 4>(extra, bit));
+  codes[V + 4] = _mm256_or_si256(codes[V + 4], move_bits<V + 4, 4>(extra, bit));
+}
+
+template <int V>
+inline void add_two_bits(__m256i first, __m256i second, __m256i* codes) {
+  const __m256i bits = _mm256_set1_epi8(48);
+  codes[V] = _mm256_or_si256(codes[V], move_bits<2 * V, 4>(first, bits));
+  codes[V + 4] = _mm256_or_si256(codes[V + 4], move_bits<2 * V, 4>(second, bits));
+}
+
+template <WeightFormat F>
+inline void unpack_group(const std::uint8_t* nibbles, const std::uint8_t* extra, UnpackedGroup& out) {
+  unpack_nibbles<0>(nibbles, out.codes);
+  unpack_nibbles<1>(nibbles, out.codes);
+  unpack_nibbles<2>(nibbles, out.codes);
+  unpack_nibbles<3>(nibbles, out.codes);
+  if constexpr (F == WeightFormat::q5) {
+    const __m256i bits = load_bytes(extra);
+    add_fifth_bit<0>(bits, out.codes);
+    add_fifth_bit<1>(bits, out.codes);
+    add_fifth_bit<2>(bits, out.codes);
+    add_fifth_bit<3>(bits, out.codes);
+  }
+  if constexpr (F == WeightFormat::q6) {
+    const __m256i first = load_bytes(extra), second = load_bytes(extra + 32);
+    add_two_bits<0>(first, second, out.codes);
+    add_two_bits<1>(first, second, out.codes);
+    add_two_bits<2>(first, second, out.codes);
+    add_two_bits<3>(first, second, out.codes);
+  }
+  if constexpr (F == WeightFormat::q8) {
+    unpack_nibbles<0>(extra, out.codes + 8);
+    unpack_nibbles<1>(extra, out.codes + 8);
+    unpack_nibbles<2>(extra, out.codes + 8);
+    unpack_nibbles<3>(extra, out.codes + 8);
+  }
+}
+
+// Steps Begin … Begin + Count − 1 of plane Plane, summed in int16 and then widened with weight Weight.
+template <int Plane, int Begin, int Count, int Weight, int T, int R, int H>
+inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, bool first, int h, i32x8 (&sums)[T][R][H]) {
+  __m256i partial[T][R];
+#pragma GCC unroll 8
+  for (int step = Begin; step < Begin + Count; ++step) {
+#pragma GCC unroll 4
+    for (int row = 0; row < R; ++row) {
+      std::int32_t four;
+      std::memcpy(&four, x + (step * R + row) * 4, 4);
+      const __m256i activation = _mm256_set1_epi32(four);
+#pragma GCC unroll 2
+      for (int t = 0; t < T; ++t) {
+        const __m256i product = _mm256_maddubs_epi16(w[t].codes[Plane * 8 + step], activation);
+        partial[t][row] = step == Begin ? product : _mm256_add_epi16(partial[t][row], product);
+      }
+    }
+  }
+  const __m256i weight = _mm256_set1_epi16(Weight);
+#pragma GCC unroll 2
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 4
+    for (int row = 0; row < R; ++row) {
+      const __m256i wide = _mm256_madd_epi16(partial[t][row], weight);
+      sums[t][row][h].v = first ? wide : _mm256_add_epi32(sums[t][row][h].v, wide);
+    }
+  }
+}
+
+template <WeightFormat F, int T, int R, int H>
+inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sums)[T][R][H]) {
+  if constexpr (F == WeightFormat::q4) {
+    dot_steps<0, 0, 8, 1>(w, x, true, 0, sums);
+  } else if constexpr (F == WeightFormat::q5) {
+    dot_steps<0, 0, 4, 1>(w, x, true, 0, sums);
+    dot_steps<0, 4, 4, 1>(w, x, false, 0, sums);
+  } else if constexpr (F == WeightFormat::q6) {
+    dot_steps<0, 0, 2, 1>(w, x, true, 0, sums);
+    dot_steps<0, 2, 2, 1>(w, x, false, 0, sums);
+    dot_steps<0, 4, 2, 1>(w, x, H == 2, H - 1, sums);
+    dot_steps<0, 6, 2, 1>(w, x, false, H - 1, sums);
+  } else {
+    dot_steps<0, 0, 8, 16>(w, x, true, 0, sums);
+    dot_steps<1, 0, 8, 1>(w, x, false, 0, sums);
+  }
+}
