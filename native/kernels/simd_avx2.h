@@ -37,6 +37,11 @@ inline f32x8 exp2_int(i32x8 n) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.v, _mm256_set1_epi32(127)), 23))};
 }
 inline void store(std::int32_t* p, i32x8 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+inline void store(std::int8_t* p, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a.v, b.v), _mm256_packs_epi32(c.v, d.v));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // the packs work in 128-bit halves
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(bytes, order));
+}
 inline float sum(f32x8 a) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

@@ -52,6 +52,11 @@ inline void store(std::int32_t* p, i32x8 a) {
   vst1q_s32(p, a.lo);
   vst1q_s32(p + 4, a.hi);
 }
+inline int16x8_t narrow(i32x8 a) { return vcombine_s16(vmovn_s32(a.lo), vmovn_s32(a.hi)); }
+inline void store(std::int8_t* p, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
+  vst1q_s8(p, vcombine_s8(vmovn_s16(narrow(a)), vmovn_s16(narrow(b))));
+  vst1q_s8(p + 16, vcombine_s8(vmovn_s16(narrow(c)), vmovn_s16(narrow(d))));
+}
 inline float sum(f32x8 a) {
   const float32x4_t four = vaddq_f32(a.lo, a.hi);
   const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));

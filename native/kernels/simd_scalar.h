@@ -10,31 +10,29 @@ struct i32x8 {
   std::int32_t lane[8];
 };
 
-#define TYPEBAR_LANES(expression)                       \
-  {                                                     \
-    f32x8 r;                                            \
-    for (int l = 0; l < 8; ++l) r.lane[l] = expression; \
-    return r;                                           \
-  }
+#define TYPEBAR_LANES(expression)                     \
+  f32x8 r;                                            \
+  for (int l = 0; l < 8; ++l) r.lane[l] = expression; \
+  return r
 
-inline f32x8 load(const float* p) TYPEBAR_LANES(p[l]) inline void store(float* p, f32x8 a) {
-  std::memcpy(p, a.lane, sizeof a.lane);
-}
-inline f32x8 broadcast(float a) TYPEBAR_LANES(a) inline f32x8 operator+(f32x8 a, f32x8 b)
-    TYPEBAR_LANES(a.lane[l] + b.lane[l]) inline f32x8
-    operator-(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] - b.lane[l]) inline f32x8
-    operator*(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] * b.lane[l]) inline f32x8
-    operator/(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] / b.lane[l])
-    // a·b + c and c − a·b, rounded once.
-    inline f32x8 fma(f32x8 a, f32x8 b, f32x8 c) TYPEBAR_LANES(std::fma(a.lane[l], b.lane[l], c.lane[l])) inline f32x8
-    fnma(f32x8 a, f32x8 b, f32x8 c) TYPEBAR_LANES(std::fma(-a.lane[l], b.lane[l], c.lane[l]))
-    // The second operand where either is NaN, as maxps and minps do.
-    inline f32x8 max(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l]) inline f32x8
-    min(f32x8 a, f32x8 b) TYPEBAR_LANES(a.lane[l] < b.lane[l] ? a.lane[l] : b.lane[l]) inline f32x8 abs(f32x8 a)
-        TYPEBAR_LANES(std::fabs(a.lane[l])) inline f32x8 load_half(const std::uint16_t* p)
-            TYPEBAR_LANES(half_to_float(p[l])) inline f32x8 load_bf16(const std::uint16_t* p)
-                TYPEBAR_LANES(bf16_to_float(p[l])) inline f32x8 to_float(i32x8 a)
-                    TYPEBAR_LANES(float(a.lane[l])) inline void store_half(std::uint16_t* p, f32x8 a) {
+inline f32x8 load(const float* p) { TYPEBAR_LANES(p[l]); }
+inline void store(float* p, f32x8 a) { std::memcpy(p, a.lane, sizeof a.lane); }
+inline f32x8 broadcast(float a) { TYPEBAR_LANES(a); }
+inline f32x8 operator+(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] + b.lane[l]); }
+inline f32x8 operator-(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] - b.lane[l]); }
+inline f32x8 operator*(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] * b.lane[l]); }
+inline f32x8 operator/(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] / b.lane[l]); }
+// a·b + c and c − a·b, rounded once.
+inline f32x8 fma(f32x8 a, f32x8 b, f32x8 c) { TYPEBAR_LANES(std::fma(a.lane[l], b.lane[l], c.lane[l])); }
+inline f32x8 fnma(f32x8 a, f32x8 b, f32x8 c) { TYPEBAR_LANES(std::fma(-a.lane[l], b.lane[l], c.lane[l])); }
+// The second operand where either is NaN, as maxps and minps do.
+inline f32x8 max(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l]); }
+inline f32x8 min(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] < b.lane[l] ? a.lane[l] : b.lane[l]); }
+inline f32x8 abs(f32x8 a) { TYPEBAR_LANES(std::fabs(a.lane[l])); }
+inline f32x8 load_half(const std::uint16_t* p) { TYPEBAR_LANES(half_to_float(p[l])); }
+inline f32x8 load_bf16(const std::uint16_t* p) { TYPEBAR_LANES(bf16_to_float(p[l])); }
+inline f32x8 to_float(i32x8 a) { TYPEBAR_LANES(float(a.lane[l])); }
+inline void store_half(std::uint16_t* p, f32x8 a) {
   for (int l = 0; l < 8; ++l) p[l] = float_to_half(a.lane[l]);
 }
 // Nearest even; |a| < 2^31.
@@ -43,11 +41,19 @@ inline i32x8 round_to_int(f32x8 a) {
   for (int l = 0; l < 8; ++l) r.lane[l] = std::int32_t(std::nearbyint(a.lane[l]));
   return r;
 }
-// 2^n for −126 ≤ n ≤ 127.
-inline f32x8 exp2_int(i32x8 n)
-    TYPEBAR_LANES(__builtin_bit_cast(float, std::uint32_t(n.lane[l] + 127) << 23)) inline void store(std::int32_t* p,
-                                                                                                     i32x8 a) {
-  std::memcpy(p, a.lane, sizeof a.lane);
+// 2^n for −126 ≤ n ≤ 127; 0 for −127 and infinity for 128.
+inline f32x8 exp2_int(i32x8 n) {
+  TYPEBAR_LANES(__builtin_bit_cast(float, std::uint32_t(n.lane[l] + 127) << 23));
+}
+inline void store(std::int32_t* p, i32x8 a) { std::memcpy(p, a.lane, sizeof a.lane); }
+// 32 bytes; every lane fits into one.
+inline void store(std::int8_t* p, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
+  for (int l = 0; l < 8; ++l) {
+    p[l] = std::int8_t(a.lane[l]);
+    p[8 + l] = std::int8_t(b.lane[l]);
+    p[16 + l] = std::int8_t(c.lane[l]);
+    p[24 + l] = std::int8_t(d.lane[l]);
+  }
 }
 // Fixed tree ((0+4)+(2+6)) + ((1+5)+(3+7)), so that every instruction set rounds alike.
 inline float sum(f32x8 a) {
