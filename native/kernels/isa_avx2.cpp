@@ -8,8 +8,11 @@
 #include "kernels/kernels.h"
 
 namespace typebar::avx2 {
-#include "kernels/body.inc"
-#include "kernels/dot_avx2.h"
+// Each needs the one before.
+// clang-format off
 #include "kernels/simd_avx2.h"
+#include "kernels/dot_avx2.h"
+#include "kernels/body.inc"
+// clang-format on
 const Kernels kernels = table("avx2");
 }  // namespace typebar::avx2

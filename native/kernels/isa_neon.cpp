@@ -8,8 +8,11 @@
 #include "kernels/kernels.h"
 
 namespace typebar::neon {
-#include "kernels/body.inc"
-#include "kernels/dot_neon.h"
+// Each needs the one before.
+// clang-format off
 #include "kernels/simd_neon.h"
+#include "kernels/dot_neon.h"
+#include "kernels/body.inc"
+// clang-format on
 const Kernels kernels = table("neon");
 }  // namespace typebar::neon

@@ -6,8 +6,11 @@
 #include "kernels/kernels.h"
 
 namespace typebar::scalar {
-#include "kernels/body.inc"
-#include "kernels/dot_scalar.h"
+// Each needs the one before.
+// clang-format off
 #include "kernels/simd_scalar.h"
+#include "kernels/dot_scalar.h"
+#include "kernels/body.inc"
+// clang-format on
 const Kernels kernels = table("scalar");
 }  // namespace typebar::scalar
