@@ -15,7 +15,8 @@ inline constexpr int kRowChunk = 128;
 // Floats of the buffer that a member hands to project().
 inline constexpr int kTileBuffer = kRowChunk * 64;
 
-// A finished piece of a linear layer: values[(row − row_begin)·stride + lane] for the outputs 8·tile_begin … of a matrix.
+// A finished piece of a linear layer: values[(row − row_begin)·stride + lane] for the outputs 8·tile_begin … of a
+// matrix.
 struct OutputBlock {
   int matrix;
   int row_begin, row_end;

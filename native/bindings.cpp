@@ -1,0 +1,240 @@
+// The border to Python: numpy arrays in, plain objects out, the GIL released around work. See src/typebar/_native.pyi.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "cpu.h"
+#include "model.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace typebar {
+namespace {
+
+template <class T, int Dims>
+using Array = nb::ndarray<const T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+
+Batch make_batch(const Array<std::int32_t, 1>& tokens, const Array<std::int32_t, 1>& lengths,
+                 const Array<std::int32_t, 1>& starts, const Array<std::int32_t, 2>& block_tables) {
+  if (block_tables.shape(0) != lengths.size()) throw std::invalid_argument("block_tables must be [sequences, width]");
+  return {{tokens.data(), tokens.size()},
+          {lengths.data(), lengths.size()},
+          {starts.data(), starts.size()},
+          {block_tables.data(), block_tables.size()},
+          int(block_tables.shape(1))};
+}
+
+Quantization parse_quantization(const std::string& name) {
+  if (name == "keep") return Quantization::keep;
+  if (name == "q8") return Quantization::q8;
+  if (name == "q4") return Quantization::q4;
+  if (name == "f32") return Quantization::f32;
+  throw std::invalid_argument("quantization must be keep, q8, q4 or f32, not '" + name + "'");
+}
+
+const char* format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::q4:
+      return "q4";
+    case WeightFormat::q5:
+      return "q5";
+    case WeightFormat::q6:
+      return "q6";
+    case WeightFormat::q8:
+      return "q8";
+    case WeightFormat::f16:
+      return "f16";
+    case WeightFormat::bf16:
+      return "bf16";
+    case WeightFormat::f32:
+      return "f32";
+  }
+  return "?";
+}
+
+// A TensorSource that keeps its Python buffer alive.
+struct PyTensorSource {
+  TensorSource source;
+  std::optional<Array<std::uint8_t, 1>> buffer;
+};
+
+std::vector<std::optional<SampledToken>> step(Model& model, const Array<std::int32_t, 1>& tokens,
+                                              const Array<std::int32_t, 1>& lengths,
+                                              const Array<std::int32_t, 1>& starts,
+                                              const Array<std::int32_t, 2>& block_tables, nb::sequence samplers) {
+  const Batch batch = make_batch(tokens, lengths, starts, block_tables);
+  std::vector<const Sampler*> pointers;
+  for (nb::handle sampler : samplers)
+    pointers.push_back(sampler.is_none() ? nullptr : nb::cast<const Sampler*>(sampler));
+  nb::gil_scoped_release release;
+  return model.step(batch, pointers);
+}
+
+nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(Model& model, const Array<std::int32_t, 1>& tokens,
+                                                  const Array<std::int32_t, 1>& lengths,
+                                                  const Array<std::int32_t, 1>& starts,
+                                                  const Array<std::int32_t, 2>& block_tables) {
+  const Batch batch = make_batch(tokens, lengths, starts, block_tables);
+  const std::size_t rows = tokens.size(), cols = model.config().vocab_size;
+  auto values = std::make_unique<float[]>(rows * cols);
+  {
+    nb::gil_scoped_release release;
+    model.logits(batch, values.get());
+  }
+  float* data = values.release();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  return {data, {rows, cols}, owner};
+}
+
+SampledToken draw(const Sampler& sampler, const Array<float, 1>& logits, std::uint64_t position) {
+  std::vector<float> values(logits.data(), logits.data() + logits.size());
+  if (values.size() != std::size_t(sampler.vocab_size())) throw std::invalid_argument("logits must be [vocab_size]");
+  return sampler.draw(values.data(), position, select_kernels());
+}
+
+std::map<std::string, std::size_t> memory(const Model& model) {
+  return {{"weights", model.weight_bytes()},
+          {"kv_block", model.kv_block_bytes()},
+          {"kv_reserved", model.kv_block_bytes() * model.config().kv_blocks},
+          {"scratch", model.scratch_bytes()},
+          {"token_read", model.token_bytes()}};
+}
+
+nb::dict cpu_info() {
+  const CpuInfo cpu = detect_cpu();
+  nb::dict info;
+  info["model_name"] = cpu.model_name;
+  info["features"] = cpu.features;
+  info["logical_cpus"] = cpu.logical_cpus;
+  info["physical_cores"] = cpu.physical_cores;
+  info["quota_cpus"] = cpu.quota_cpus;
+  info["quota_source"] = cpu.quota_source;
+  info["usable_isas"] = usable_isas();
+  info["best_isa"] = select_kernels().name;
+  return info;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::class_<ModelConfig>(m, "ModelConfig")
+      .def(
+          "__init__",
+          [](ModelConfig* self, int vocab_size, int usable_vocab, int hidden_size, int num_layers, int num_heads,
+             int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
+             const Array<float, 1>& inverse_frequencies, float rope_attention_factor, int max_positions, int kv_blocks,
+             int max_step_tokens, int max_step_sequences) {
+            new (self)
+                ModelConfig{vocab_size,
+                            usable_vocab,
+                            hidden_size,
+                            num_layers,
+                            num_heads,
+                            num_kv_heads,
+                            head_dim,
+                            intermediate_size,
+                            rms_norm_eps,
+                            {inverse_frequencies.data(), inverse_frequencies.data() + inverse_frequencies.size()},
+                            rope_attention_factor,
+                            max_positions,
+                            kv_blocks,
+                            max_step_tokens,
+                            max_step_sequences};
+          },
+          nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
+          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "inverse_frequencies"_a,
+          "rope_attention_factor"_a, "max_positions"_a, "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a);
+
+  nb::class_<PyTensorSource>(m, "TensorSource")
+      .def(
+          "__init__",
+          [](PyTensorSource* self, std::string name, const std::string& type, int rows, int cols, int fd,
+             std::uint64_t offset, std::optional<Array<std::uint8_t, 1>> data) {
+            const FileType file = file_type(type);
+            if (data && data->size() != std::size_t(rows) * file_row_bytes(file, cols)) {
+              throw std::invalid_argument(name + ": data does not have rows · row bytes of " + type);
+            }
+            if (!data && fd < 0) throw std::invalid_argument(name + ": give data, or fd and offset");
+            const auto* bytes = data ? reinterpret_cast<const std::byte*>(data->data()) : nullptr;
+            new (self) PyTensorSource{{std::move(name), file, rows, cols, bytes, fd, offset}, std::move(data)};
+          },
+          nb::kw_only(), "name"_a, "type"_a, "rows"_a, "cols"_a, "fd"_a = -1, "offset"_a = 0, "data"_a = nb::none());
+
+  nb::class_<SampledToken>(m, "SampledToken")
+      .def_ro("token", &SampledToken::token)
+      .def_ro("logprob", &SampledToken::logprob)
+      .def_ro("top", &SampledToken::top);
+
+  nb::class_<Sampler>(m, "Sampler")
+      .def(
+          "__init__",
+          [](Sampler* self, int vocab_size, int usable_vocab, float temperature, int top_k, float top_p, float min_p,
+             float repetition_penalty, float frequency_penalty, float presence_penalty, std::uint64_t seed,
+             int logprobs, std::vector<std::pair<std::int32_t, float>> logit_bias) {
+            new (self) Sampler({temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+                                presence_penalty, seed, logprobs, std::move(logit_bias)},
+                               vocab_size, usable_vocab);
+          },
+          nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "temperature"_a = 1.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
+          "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f, "presence_penalty"_a = 0.0f,
+          "seed"_a = 0, "logprobs"_a = -1, "logit_bias"_a = std::vector<std::pair<std::int32_t, float>>{})
+      .def("see_prompt",
+           [](Sampler& self, const Array<std::int32_t, 1>& tokens) {
+             self.see_prompt(tokens.data(), int(tokens.size()));
+           })
+      .def("accept", &Sampler::accept, "token"_a)
+      .def(
+          "allow",
+          [](Sampler& self, std::optional<Array<std::uint32_t, 1>> mask) {
+            self.allow(mask ? mask->data() : nullptr, mask ? int(mask->size()) : 0);
+          },
+          "mask"_a.none())
+      .def("draw", &draw, "logits"_a, "position"_a);
+
+  nb::class_<Model>(m, "Model")
+      .def(nb::init<ModelConfig, int, const std::string&>(), "config"_a, "threads"_a, "isa"_a = "")
+      .def(
+          "load",
+          [](Model& self, const std::map<std::string, PyTensorSource>& tensors, const std::string& quantization,
+             bool interleaved_rope) {
+            std::map<std::string, TensorSource> sources;
+            for (const auto& [name, tensor] : tensors) sources.emplace(name, tensor.source);
+            const Quantization parsed = parse_quantization(quantization);
+            nb::gil_scoped_release release;
+            self.load(sources, parsed, interleaved_rope);
+          },
+          "tensors"_a, "quantization"_a, "interleaved_rope"_a)
+      .def("step", &step, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "samplers"_a)
+      .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a)
+      .def("copy_block", &Model::copy_block, "source"_a, "destination"_a)
+      .def("release_kv", &Model::release_kv)
+      .def("memory", &memory)
+      .def("describe",
+           [](const Model& self) {
+             std::vector<std::tuple<std::string, std::string, int, int, std::size_t>> rows;
+             for (const auto& [name, matrix] : self.matrices()) {
+               rows.emplace_back(name, format_name(matrix->format), matrix->rows, matrix->cols, matrix->bytes());
+             }
+             return rows;
+           })
+      .def_prop_ro("isa", [](const Model& self) { return std::string(self.kernels().name); })
+      .def_prop_ro("threads", &Model::threads);
+
+  m.def("cpu_info", &cpu_info);
+  m.def("choose_threads", [] {
+    const ThreadChoice choice = choose_threads(detect_cpu());
+    return std::pair(choice.threads, choice.reason);
+  });
+  m.def("measure_read_bandwidth", &measure_read_bandwidth, "threads"_a, "seconds"_a,
+        nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace typebar

@@ -1,0 +1,312 @@
+#include "model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "cpu.h"
+#include "linear.h"
+
+namespace typebar {
+
+namespace {
+
+// Rows of the output layer computed at a time when every token's logits are asked for.
+constexpr int kLogitRows = 16;
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+ModelConfig checked(ModelConfig c) {
+  const auto within = [](int value, int low, int high, const char* name) {
+    require(value >= low && value <= high, std::string(name) + " = " + std::to_string(value) + " is outside " +
+                                               std::to_string(low) + " … " + std::to_string(high));
+  };
+  within(c.vocab_size, 1, 1 << 22, "vocab_size");
+  within(c.usable_vocab, 1, c.vocab_size, "usable_vocab");
+  within(c.hidden_size, kGroup, 1 << 17, "hidden_size");
+  within(c.num_layers, 1, 1024, "num_layers");
+  within(c.num_heads, 1, 1024, "num_heads");
+  within(c.num_kv_heads, 1, c.num_heads, "num_kv_heads");
+  within(c.head_dim, 16, 512, "head_dim");
+  within(c.intermediate_size, kGroup, 1 << 19, "intermediate_size");
+  within(c.max_positions, 1, 1 << 22, "max_positions");
+  within(c.kv_blocks, 1, 1 << 24, "kv_blocks");
+  within(c.max_step_tokens, 1, 1 << 14, "max_step_tokens");
+  within(c.max_step_sequences, 1, c.max_step_tokens, "max_step_sequences");
+  require(c.num_heads % c.num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
+  require(c.head_dim % 16 == 0, "head_dim must be a multiple of 16");
+  require(c.hidden_size % kGroup == 0, "hidden_size must be a multiple of 32");
+  require(c.intermediate_size % kGroup == 0, "intermediate_size must be a multiple of 32");
+  require(c.num_heads / c.num_kv_heads * c.head_dim % kGroup == 0,
+          "num_heads / num_kv_heads · head_dim must be a multiple of 32");
+  require(c.rms_norm_eps >= 0 && std::isfinite(c.rms_norm_eps), "rms_norm_eps must be finite and not negative");
+  require(int(c.inverse_frequencies.size()) == c.head_dim / 2, "inverse_frequencies must have head_dim / 2 values");
+  return c;
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config, int threads, const std::string& isa)
+    : config_(checked(std::move(config))),
+      kernels_(select_kernels(isa)),
+      team_(threads),
+      kv_(config_.num_layers, config_.num_kv_heads, config_.head_dim, config_.kv_blocks) {
+  const int half = config_.head_dim / 2;
+  cosine_.resize(std::size_t(config_.max_positions) * half);
+  sine_.resize(cosine_.size());
+  team_.run([&](int member) {
+    for (int position = member; position < config_.max_positions; position += team_.size()) {
+      for (int i = 0; i < half; ++i) {
+        const double angle = double(position) * config_.inverse_frequencies[i];
+        cosine_[std::size_t(position) * half + i] = float(std::cos(angle)) * config_.rope_attention_factor;
+        sine_[std::size_t(position) * half + i] = float(std::sin(angle)) * config_.rope_attention_factor;
+      }
+    }
+  });
+}
+
+Activations Model::allocate_activations(int rows, int cols) {
+  Activations x{rows, cols};
+  x.codes = scratch_arena_.allocate<std::int8_t>(std::size_t(rows) * cols);
+  x.groups = scratch_arena_.allocate<GroupScale>(std::size_t(rows) * cols / kGroup);
+  const auto all = matrices();
+  const bool dense = std::any_of(all.begin(), all.end(), [](const MatrixInfo& m) { return !m.matrix->quantized(); });
+  if (dense) x.dense = scratch_arena_.allocate<float>(std::size_t(rows) * cols);
+  return x;
+}
+
+void Model::allocate_scratch() {
+  const std::size_t tokens = config_.max_step_tokens;
+  scratch_.hidden = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
+  scratch_.normed = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
+  scratch_.qkv = scratch_arena_.allocate<float>(tokens * qkv_stride());
+  scratch_.attention = scratch_arena_.allocate<float>(tokens * config_.query_size());
+  scratch_.x = allocate_activations(config_.max_step_tokens, config_.hidden_size);
+  scratch_.x_attn = allocate_activations(config_.max_step_tokens, config_.query_size());
+  scratch_.x_mlp = allocate_activations(config_.max_step_tokens, config_.intermediate_size);
+  const int head_rows = std::max(config_.max_step_sequences, kLogitRows);
+  scratch_.x_head = allocate_activations(head_rows, config_.hidden_size);
+  scratch_.logits = scratch_arena_.allocate<float>(std::size_t(config_.max_step_sequences) * config_.vocab_size);
+  for (int member = 0; member < team_.size(); ++member) {
+    scratch_.tile_buffers.push_back(scratch_arena_.allocate<float>(kTileBuffer));
+  }
+}
+
+void Model::check(const Batch& batch) const {
+  require(loaded_, "the model has no weights yet: call load() first");
+  const int sequences = batch.sequences();
+  require(sequences >= 1 && sequences <= config_.max_step_sequences,
+          "a step takes 1 to " + std::to_string(config_.max_step_sequences) + " sequences, not " +
+              std::to_string(sequences));
+  require(batch.starts.size() == batch.lengths.size(), "starts and lengths differ in size");
+  require(batch.block_tables.size() == std::size_t(sequences) * batch.table_width,
+          "block_tables must be [sequences, width]");
+  std::int64_t total = 0;
+  for (int s = 0; s < sequences; ++s) {
+    const std::int64_t start = batch.starts[s], length = batch.lengths[s];
+    require(length >= 1, "lengths[" + std::to_string(s) + "] must be at least 1");
+    require(start >= 0 && start + length <= config_.max_positions,
+            "sequence " + std::to_string(s) + " reaches position " + std::to_string(start + length) + " of " +
+                std::to_string(config_.max_positions));
+    const std::int64_t blocks = (start + length + kKvBlock - 1) / kKvBlock;
+    require(blocks <= batch.table_width, "the block table of sequence " + std::to_string(s) + " is too short");
+    for (int b = 0; b < blocks; ++b) {
+      require(batch.table(s)[b] >= 0 && batch.table(s)[b] < kv_.blocks(),
+              "block " + std::to_string(batch.table(s)[b]) + " of sequence " + std::to_string(s) + " does not exist");
+    }
+    total += length;
+  }
+  require(total == std::int64_t(batch.tokens.size()), "tokens must hold the sum of lengths");
+  require(total <= config_.max_step_tokens,
+          "a step takes at most " + std::to_string(config_.max_step_tokens) + " tokens, not " + std::to_string(total));
+  for (const std::int32_t token : batch.tokens) {
+    require(token >= 0 && token < config_.vocab_size, "token " + std::to_string(token) + " is outside the vocabulary");
+  }
+}
+
+void Model::plan(const Batch& batch) {
+  tokens_ = int(batch.tokens.size());
+  token_sequence_.clear();
+  token_position_.clear();
+  for (int s = 0; s < batch.sequences(); ++s) {
+    for (int i = 0; i < batch.lengths[s]; ++i) {
+      token_sequence_.push_back(s);
+      token_position_.push_back(batch.starts[s] + i);
+    }
+  }
+  for (Activations* x : {&scratch_.x, &scratch_.x_attn, &scratch_.x_mlp}) x->rows = tokens_;
+  plan_attention();
+}
+
+void Model::embed(int member, const Batch& batch) {
+  team_.for_chunks(member, tokens_, [&](int t) {
+    float* row = scratch_.hidden + std::size_t(t) * config_.hidden_size;
+    if (embed_) {
+      unpack_row(*embed_, batch.tokens[t], row);
+    } else {
+      embed_rows_->read(batch.tokens[t], row);
+    }
+  });
+}
+
+// x = quantized RMSNorm(hidden)
+void Model::normalize(int member, const float* weight, const Activations& x) {
+  const int n = config_.hidden_size;
+  team_.for_chunks(member, tokens_, [&](int t) {
+    float* normed = scratch_.normed + std::size_t(t) * n;
+    kernels_.rms_norm(scratch_.hidden + std::size_t(t) * n, weight, n, config_.rms_norm_eps, normed);
+    kernels_.quantize(normed, n, t, 0, x);
+  });
+}
+
+// qkv[token] = [q | k | v], biases added
+void Model::project_qkv(int member, const LayerWeights& w) {
+  const int offsets[] = {0, config_.query_size(), config_.query_size() + config_.kv_size()};
+  const float* biases[] = {w.q_bias, w.k_bias, w.v_bias};
+  project(team_, member, kernels_, {&w.q, &w.k, &w.v}, scratch_.x, scratch_.tile_buffers[member],
+          [&](const OutputBlock& block) {
+            const int count = block.output_end - block.output_begin;
+            for (int row = block.row_begin; row < block.row_end; ++row) {
+              const float* from = block.values + std::size_t(row - block.row_begin) * block.stride;
+              float* to = scratch_.qkv + std::size_t(row) * qkv_stride() + offsets[block.matrix] + block.output_begin;
+              std::copy_n(from, count, to);
+              if (biases[block.matrix]) kernels_.add(to, biases[block.matrix] + block.output_begin, count);
+            }
+          });
+}
+
+// Per-head norms, rotation, and the new keys and values into their blocks.
+void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights& w, int index) {
+  const int dim = config_.head_dim;
+  team_.for_chunks(member, tokens_, [&](int t) {
+    float* q = scratch_.qkv + std::size_t(t) * qkv_stride();
+    float* k = q + config_.query_size();
+    const float* v = k + config_.kv_size();
+    const int position = token_position_[t];
+    const float* cosine = cosine_.data() + std::size_t(position) * dim / 2;
+    const float* sine = sine_.data() + std::size_t(position) * dim / 2;
+    for (int head = 0; head < config_.num_heads; ++head) {
+      if (w.q_norm) kernels_.rms_norm(q + head * dim, w.q_norm, dim, config_.rms_norm_eps, q + head * dim);
+      kernels_.rotate(q + head * dim, cosine, sine, dim);
+    }
+    const std::size_t block = std::size_t(batch.table(token_sequence_[t])[position / kKvBlock]) * kv_.block_stride();
+    for (int head = 0; head < config_.num_kv_heads; ++head) {
+      if (w.k_norm) kernels_.rms_norm(k + head * dim, w.k_norm, dim, config_.rms_norm_eps, k + head * dim);
+      kernels_.rotate(k + head * dim, cosine, sine, dim);
+      kernels_.store_key(k + head * dim, dim, position % kKvBlock, kv_.keys(index, head) + block);
+      kernels_.store_value(v + head * dim, dim, position % kKvBlock, kv_.values(index, head) + block);
+    }
+  });
+}
+
+// hidden += W·x
+void Model::add_projection(int member, const PackedMatrix& w, const Activations& x) {
+  project(team_, member, kernels_, {&w}, x, scratch_.tile_buffers[member], [&](const OutputBlock& block) {
+    for (int row = block.row_begin; row < block.row_end; ++row) {
+      kernels_.add(scratch_.hidden + std::size_t(row) * config_.hidden_size + block.output_begin,
+                   block.values + std::size_t(row - block.row_begin) * block.stride,
+                   block.output_end - block.output_begin);
+    }
+  });
+}
+
+// x_mlp = quantized silu(gate·x) · (up·x), 32 outputs of both matrices at a time so that they make whole groups
+void Model::gate_up(int member, const LayerWeights& w) {
+  constexpr int kTiles = kGroup / kTileRows;
+  float* gate = scratch_.tile_buffers[member];
+  float* up = gate + kRowChunk * kGroup;
+  team_.for_chunks(member, config_.intermediate_size / kGroup, [&](int chunk) {
+    for (int row = 0; row < tokens_; row += kRowChunk) {
+      const int row_end = std::min(row + kRowChunk, tokens_);
+      kernels_.matmul(w.gate, scratch_.x, row, row_end, chunk * kTiles, (chunk + 1) * kTiles, gate, kGroup);
+      kernels_.matmul(w.up, scratch_.x, row, row_end, chunk * kTiles, (chunk + 1) * kTiles, up, kGroup);
+      kernels_.silu_mul(gate, up, (row_end - row) * kGroup, gate);
+      for (int r = row; r < row_end; ++r) {
+        kernels_.quantize(gate + (r - row) * kGroup, kGroup, r, chunk * kGroup, scratch_.x_mlp);
+      }
+    }
+  });
+}
+
+void Model::layer(int member, const Batch& batch, int index) {
+  const LayerWeights& w = layers_[index];
+  normalize(member, w.attn_norm, scratch_.x);
+  project_qkv(member, w);
+  rotate_and_store(member, batch, w, index);
+  attend(member, batch, index);
+  add_projection(member, w.o, scratch_.x_attn);
+  normalize(member, w.mlp_norm, scratch_.x);
+  gate_up(member, w);
+  add_projection(member, w.down, scratch_.x_mlp);
+}
+
+// logits[i] = output layer · RMSNorm(hidden[rows[i]])
+void Model::head(int member, std::span<const int> rows, float* logits) {
+  const int n = config_.hidden_size;
+  Activations x = scratch_.x_head;
+  x.rows = int(rows.size());
+  team_.for_chunks(member, x.rows, [&](int i) {
+    float* normed = scratch_.normed + std::size_t(rows[i]) * n;
+    kernels_.rms_norm(scratch_.hidden + std::size_t(rows[i]) * n, final_norm_, n, config_.rms_norm_eps, normed);
+    kernels_.quantize(normed, n, i, 0, x);
+  });
+  project(team_, member, kernels_, {&output_layer()}, x, scratch_.tile_buffers[member], [&](const OutputBlock& block) {
+    for (int row = block.row_begin; row < block.row_end; ++row) {
+      std::copy_n(block.values + std::size_t(row - block.row_begin) * block.stride,
+                  block.output_end - block.output_begin,
+                  logits + std::size_t(row) * config_.vocab_size + block.output_begin);
+    }
+  });
+}
+
+std::vector<std::optional<SampledToken>> Model::step(const Batch& batch, std::span<const Sampler* const> samplers) {
+  check(batch);
+  require(samplers.size() == batch.lengths.size(), "samplers must have one entry a sequence");
+  plan(batch);
+  std::vector<int> rows, sequences;  // of hidden, and their sequences, that need logits
+  for (int s = 0, end = 0; s < batch.sequences(); ++s) {
+    end += batch.lengths[s];
+    if (!samplers[s]) continue;
+    rows.push_back(end - 1);
+    sequences.push_back(s);
+  }
+  std::vector<std::optional<SampledToken>> drawn(batch.sequences());
+  team_.run([&](int member) {
+    embed(member, batch);
+    for (int i = 0; i < config_.num_layers; ++i) layer(member, batch, i);
+    if (rows.empty()) return;
+    head(member, rows, scratch_.logits);
+    team_.for_chunks(member, int(rows.size()), [&](int i) {
+      const int s = sequences[i];
+      drawn[s] = samplers[s]->draw(scratch_.logits + std::size_t(i) * config_.vocab_size,
+                                   std::uint64_t(batch.starts[s]) + batch.lengths[s], kernels_);
+    });
+  });
+  return drawn;
+}
+
+void Model::logits(const Batch& batch, float* out) {
+  check(batch);
+  plan(batch);
+  team_.run([&](int member) {
+    embed(member, batch);
+    for (int i = 0; i < config_.num_layers; ++i) layer(member, batch, i);
+    for (int row = 0; row < tokens_; row += kLogitRows) {
+      int rows[kLogitRows];
+      const int count = std::min(kLogitRows, tokens_ - row);
+      for (int i = 0; i < count; ++i) rows[i] = row + i;
+      head(member, {rows, std::size_t(count)}, out + std::size_t(row) * config_.vocab_size);
+    }
+  });
+}
+
+void Model::copy_block(int from, int to) {
+  for (const int block : {from, to}) {
+    require(block >= 0 && block < kv_.blocks(), "block " + std::to_string(block) + " does not exist");
+  }
+  kv_.copy_block(from, to);
+}
+
+}  // namespace typebar

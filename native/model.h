@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "activations.h"
+#include "arena.h"
+#include "attention.h"
+#include "batch.h"
+#include "kernels/kernels.h"
+#include "kv_cache.h"
+#include "pack.h"
+#include "sampler.h"
+#include "team.h"
+
+namespace typebar {
+
+struct ModelConfig {
+  int vocab_size = 0;
+  int usable_vocab = 0;  // ids from here on are padding of the output layer
+  int hidden_size = 0;
+  int num_layers = 0;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int intermediate_size = 0;
+  float rms_norm_eps = 0;
+  std::vector<float> inverse_frequencies;  // [head_dim / 2]
+  float rope_attention_factor = 1;
+  int max_positions = 0;
+  int kv_blocks = 0;
+  int max_step_tokens = 0;
+  int max_step_sequences = 0;
+
+  int query_size() const { return num_heads * head_dim; }
+  int kv_size() const { return num_kv_heads * head_dim; }
+};
+
+// Vectors that a checkpoint lacks are null.
+struct LayerWeights {
+  PackedMatrix q, k, v, o, gate, up, down;
+  const float* attn_norm = nullptr;  // [hidden]
+  const float* mlp_norm = nullptr;   // [hidden]
+  const float* q_bias = nullptr;     // [num_heads·head_dim]
+  const float* k_bias = nullptr;     // [num_kv_heads·head_dim]
+  const float* v_bias = nullptr;
+  const float* q_norm = nullptr;  // [head_dim]
+  const float* k_norm = nullptr;
+};
+
+// A decoder-only transformer of the Qwen2, Qwen3 and Llama families with its KV cache. One thread may call it at a
+// time.
+class Model {
+ public:
+  // Throws std::invalid_argument that names the field.
+  Model(ModelConfig config, int threads, const std::string& isa);
+
+  // Packs all weights, by canonical name. Throws std::invalid_argument for a missing, unknown or misshapen tensor and
+  // std::runtime_error for one that cannot be read.
+  void load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope);
+
+  // Runs the batch and draws the next token of every sequence with a sampler (null: it only fills its cache).
+  std::vector<std::optional<SampledToken>> step(const Batch& batch, std::span<const Sampler* const> samplers);
+
+  // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size].
+  void logits(const Batch& batch, float* out);
+
+  void copy_block(int from, int to);
+  void release_kv() { kv_.release(); }
+
+  const ModelConfig& config() const { return config_; }
+  const Kernels& kernels() const { return kernels_; }
+  int threads() const { return team_.size(); }
+  std::size_t weight_bytes() const { return weight_bytes_; }
+  std::size_t token_bytes() const;  // of the matrices that every decoded token reads
+  std::size_t kv_block_bytes() const { return kv_.block_bytes(); }
+  std::size_t scratch_bytes() const { return scratch_arena_.bytes(); }
+  struct MatrixInfo {
+    std::string name;
+    const PackedMatrix* matrix;
+  };
+  std::vector<MatrixInfo> matrices() const;
+
+ private:
+  // Buffers of one step; T = max_step_tokens.
+  struct Scratch {
+    float* hidden;                     // [T][hidden]
+    float* normed;                     // [T][hidden]
+    float* qkv;                        // [T][query + 2·kv]
+    float* attention;                  // [T][query]
+    Activations x;                     // [T][hidden]
+    Activations x_attn;                // [T][query]
+    Activations x_mlp;                 // [T][intermediate]
+    Activations x_head;                // [head rows][hidden]
+    float* logits;                     // [max_step_sequences][vocab]
+    std::vector<float*> tile_buffers;  // a member's kTileBuffer floats
+    std::vector<float*> attention_buffers;
+  };
+
+  void check(const Batch& batch) const;
+  void allocate_scratch();
+  Activations allocate_activations(int rows, int cols);
+  void plan(const Batch& batch);
+
+  // The forward pass, one member's part; each ends with a barrier.
+  void embed(int member, const Batch& batch);
+  void layer(int member, const Batch& batch, int index);
+  void normalize(int member, const float* weight, const Activations& x);
+  void project_qkv(int member, const LayerWeights& w);
+  void rotate_and_store(int member, const Batch& batch, const LayerWeights& w, int index);
+  void attend(int member, const Batch& batch, int index);
+  void add_projection(int member, const PackedMatrix& w, const Activations& x);
+  void gate_up(int member, const LayerWeights& w);
+  void head(int member, std::span<const int> rows, float* logits);
+
+  int qkv_stride() const { return config_.query_size() + 2 * config_.kv_size(); }
+  const PackedMatrix& output_layer() const { return head_ ? *head_ : *embed_; }
+
+  ModelConfig config_;
+  const Kernels& kernels_;
+  Team team_;
+  Arena arena_;
+  Arena scratch_arena_;
+  KvCache kv_;
+  std::vector<float> cosine_, sine_;  // [max_positions][head_dim / 2]
+
+  std::vector<LayerWeights> layers_;
+  const float* final_norm_ = nullptr;
+  std::optional<PackedMatrix> embed_;     // when it is also the output layer, or not in a file
+  std::unique_ptr<FileRows> embed_rows_;  // otherwise
+  std::optional<PackedMatrix> head_;
+  std::size_t weight_bytes_ = 0;
+  bool loaded_ = false;
+
+  Scratch scratch_{};
+  int tokens_ = 0;                   // of the step in hand
+  std::vector<int> token_sequence_;  // [tokens_]
+  std::vector<int> token_position_;  // [tokens_]
+  AttentionPlan attention_plan_;
+};
+
+}  // namespace typebar

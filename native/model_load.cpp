@@ -1,0 +1,144 @@
+// Weights by canonical name into the model.
+#include <set>
+#include <stdexcept>
+
+#include "model.h"
+
+namespace typebar {
+
+namespace {
+
+// Hands out every tensor once and knows which ones nobody asked for.
+class TensorTable {
+ public:
+  explicit TensorTable(const std::map<std::string, TensorSource>& tensors) : tensors_(tensors) {}
+
+  const TensorSource* find(const std::string& name, int rows, int cols) {
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end()) return nullptr;
+    const TensorSource& source = it->second;
+    if (source.rows != rows || source.cols != cols) {
+      throw std::invalid_argument(name + " is " + std::to_string(source.rows) + " × " + std::to_string(source.cols) +
+                                  ", expected " + std::to_string(rows) + " × " + std::to_string(cols));
+    }
+    used_.insert(name);
+    return &source;
+  }
+  const TensorSource& get(const std::string& name, int rows, int cols) {
+    const TensorSource* source = find(name, rows, cols);
+    if (!source) throw std::invalid_argument(name + " is missing");
+    return *source;
+  }
+  void require_all_used() const {
+    for (const auto& [name, source] : tensors_) {
+      if (!used_.contains(name)) throw std::invalid_argument(name + " is not a tensor of this model");
+    }
+  }
+
+ private:
+  const std::map<std::string, TensorSource>& tensors_;
+  std::set<std::string> used_;
+};
+
+// The output layer keeps 8 bits when the body goes to 4: it costs most there and the screened pass reads half of it.
+Quantization head_quantization(Quantization body) { return body == Quantization::q4 ? Quantization::q8 : body; }
+
+}  // namespace
+
+void Model::load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope) {
+  if (loaded_) throw std::invalid_argument("the model is already loaded");
+  const ModelConfig& c = config_;
+  const int interleaved = interleaved_rope ? c.head_dim : 0;
+  TensorTable table(tensors);
+
+  // All shapes are checked before memory is taken.
+  struct Pending {
+    PackedMatrix* matrix;
+    const TensorSource* source;
+    int interleaved_head_dim;
+  };
+  struct PendingVector {
+    const float** vector;
+    const TensorSource* source;
+    int interleaved_head_dim;
+  };
+  std::vector<Pending> matrices;
+  std::vector<PendingVector> vectors;
+  layers_.resize(c.num_layers);
+  for (int i = 0; i < c.num_layers; ++i) {
+    LayerWeights& w = layers_[i];
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    const auto matrix = [&](PackedMatrix& m, const char* name, int rows, int cols, int head_dim = 0) {
+      matrices.push_back({&m, &table.get(prefix + name, rows, cols), head_dim});
+    };
+    const auto vector = [&](const float*& v, const char* name, int size, bool required, int head_dim = 0) {
+      const TensorSource* source = table.find(prefix + name, 1, size);
+      if (!source && required) throw std::invalid_argument(prefix + name + " is missing");
+      if (source) vectors.push_back({&v, source, head_dim});
+    };
+    vector(w.attn_norm, "attn_norm", c.hidden_size, true);
+    matrix(w.q, "q", c.query_size(), c.hidden_size, interleaved);
+    matrix(w.k, "k", c.kv_size(), c.hidden_size, interleaved);
+    matrix(w.v, "v", c.kv_size(), c.hidden_size);
+    vector(w.q_bias, "q_bias", c.query_size(), false, interleaved);
+    vector(w.k_bias, "k_bias", c.kv_size(), false, interleaved);
+    vector(w.v_bias, "v_bias", c.kv_size(), false);
+    vector(w.q_norm, "q_norm", c.head_dim, false, interleaved);
+    vector(w.k_norm, "k_norm", c.head_dim, false, interleaved);
+    matrix(w.o, "o", c.hidden_size, c.query_size());
+    vector(w.mlp_norm, "mlp_norm", c.hidden_size, true);
+    matrix(w.gate, "gate", c.intermediate_size, c.hidden_size);
+    matrix(w.up, "up", c.intermediate_size, c.hidden_size);
+    matrix(w.down, "down", c.hidden_size, c.intermediate_size);
+  }
+  vectors.push_back({&final_norm_, &table.get("final_norm", 1, c.hidden_size), 0});
+  const TensorSource& embed = table.get("embed", c.vocab_size, c.hidden_size);
+  const TensorSource* head = table.find("head", c.vocab_size, c.hidden_size);
+  table.require_all_used();
+
+  for (const PendingVector& p : vectors) *p.vector = load_vector(*p.source, p.interleaved_head_dim, arena_);
+  for (const Pending& p : matrices) *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_);
+  if (head) {
+    head_ = pack(*head, head_quantization(quantization), 0, arena_, team_);
+    if (embed.data) {
+      embed_ = pack(embed, Quantization::keep, 0, arena_, team_);
+    } else {
+      embed_rows_ = std::make_unique<FileRows>(embed);
+    }
+  } else {
+    embed_ = pack(embed, head_quantization(quantization), 0, arena_, team_);
+  }
+  for (const MatrixInfo& m : this->matrices()) weight_bytes_ += m.matrix->bytes();
+  allocate_scratch();
+  loaded_ = true;
+}
+
+std::vector<Model::MatrixInfo> Model::matrices() const {
+  std::vector<MatrixInfo> all;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerWeights& w = layers_[i];
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    for (const auto& [name, matrix] : {std::pair{"q", &w.q},
+                                       {"k", &w.k},
+                                       {"v", &w.v},
+                                       {"o", &w.o},
+                                       {"gate", &w.gate},
+                                       {"up", &w.up},
+                                       {"down", &w.down}}) {
+      all.push_back({prefix + name, matrix});
+    }
+  }
+  if (embed_) all.push_back({"embed", &*embed_});
+  if (head_) all.push_back({"head", &*head_});
+  return all;
+}
+
+std::size_t Model::token_bytes() const {
+  std::size_t bytes = 0;
+  for (const MatrixInfo& m : matrices()) {
+    if (m.name != "embed" || !head_) bytes += m.matrix->bytes();
+  }
+  return bytes;
+}
+
+}  // namespace typebar
