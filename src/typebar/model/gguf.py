@@ -117,7 +117,10 @@ class GGUFFile:
 
     def raw(self, tensor: GGUFTensor) -> Bytes:
         """The bytes of a tensor, uint8 [nbytes]. ModelFileError where the file has become shorter since."""
-        data = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
+        try:
+            data = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
+        except OSError as error:
+            raise ModelFileError(f"{tensor.path}: cannot be read: {error.strerror}") from error
         if data.size != tensor.nbytes:
             raise ModelFileError(
                 f"{tensor.path}: {data.size} of the {tensor.nbytes} bytes of tensor {tensor.name!r} are left, "

@@ -63,7 +63,7 @@ def from_hub(
     if sha256 and remotes[0].sha256 not in (None, sha256):
         raise SourceError(f"its {file} has another sha256 ({remotes[0].sha256}) than the one expected ({sha256})")
     report.log(f"fetching {title} ({megabytes(sum(remote.size or 0 for remote in remotes))})")
-    return [_bring(item, remote, sha256, title, report) for remote in remotes]
+    return [_bring(item, remote, sha256, report) for remote in remotes]
 
 
 def _unnamed(item: HubFile) -> bool:
@@ -114,7 +114,7 @@ def _describe(repo: str, file: str) -> _Remote:
     return _Remote(file, metadata.etag, metadata.size, digest_of(metadata.etag))
 
 
-def _bring(item: HubFile, remote: _Remote, sha256: str | None, title: str, report: Report) -> CachedFile:
+def _bring(item: HubFile, remote: _Remote, sha256: str | None, report: Report) -> CachedFile:
     from huggingface_hub import constants, hf_hub_download, hf_hub_url
     from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils._headers import build_hf_headers
@@ -123,7 +123,7 @@ def _bring(item: HubFile, remote: _Remote, sha256: str | None, title: str, repor
     blob = blobs / remote.tag
     expected = sha256 or remote.sha256
     url = hf_hub_url(item.repo, remote.file, endpoint=endpoint())
-    fetch(Download(url, blob, remote.size, expected, build_hf_headers()), f"{title} ({remote.file})", report)
+    fetch(Download(url, blob, remote.size, expected, build_hf_headers()), report)
     with writable(blobs):
         # The blob is there, so this only enters it into the snapshot.
         path = _asked(item, lambda: hf_hub_download(item.repo, remote.file, endpoint=endpoint()))

@@ -22,16 +22,16 @@ class Report:
     bars: bool = True
 
     @contextlib.contextmanager
-    def bar(self, title: str, total: int | None) -> Iterator[Advance]:
+    def bar(self, total: int | None) -> Iterator[Advance]:
         """Yields a function that is told how many of `total` bytes are there (None: size not known)."""
         if not (self.bars and sys.stderr.isatty()):
             yield lambda done: None
             return
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
         from rich.progress import TransferSpeedColumn as SpeedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn())
+        columns = (BarColumn(), DownloadColumn(), SpeedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(title, total=total)
+            task = progress.add_task("", total=total)
             yield lambda done: progress.update(task, completed=done)

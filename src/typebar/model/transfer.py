@@ -184,7 +184,7 @@ def _retry_after(headers: Message) -> float | None:
     return float(value) if value.isdigit() else None
 
 
-def fetch(item: Download, title: str, report: Report, limits: Limits = Limits()) -> Path:
+def fetch(item: Download, report: Report, limits: Limits = Limits()) -> Path:
     """Brings `item` to its destination and returns that path; a part that is already there is not fetched again.
 
     A file that lies at the destination is kept if its digest is the expected one, else replaced. After an
@@ -195,7 +195,7 @@ def fetch(item: Download, title: str, report: Report, limits: Limits = Limits())
         return item.destination
     with writable(item.destination.parent):
         transfer = _Transfer(item, report, limits)
-        with report.bar(title, item.size) as advance:
+        with report.bar(item.size) as advance:
             transfer.run(advance)
         transfer.finish()
     return item.destination

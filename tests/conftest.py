@@ -1,0 +1,19 @@
+"""Fixtures for every test: real weights, fetched once into the user's cache by typebar's own downloader."""
+
+from pathlib import Path
+
+import pytest
+
+from typebar.model.download import resolve_model
+
+
+@pytest.fixture(scope="session")
+def coder_path() -> Path:
+    """Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, 491 MB."""
+    return resolve_model("qwen2.5-coder-0.5b-instruct", progress=False).path
+
+
+@pytest.fixture(scope="session")
+def smollm_path() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1, 98 MB."""
+    return resolve_model("smollm2-135m-instruct", progress=False).path
