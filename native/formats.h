@@ -12,8 +12,9 @@ namespace typebar {
 enum class FileType : std::uint8_t { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
 
 FileType file_type(const std::string& name);  // "Q4_K" …; throws std::invalid_argument
-std::size_t file_row_bytes(FileType type, int cols);
-int file_block(FileType type);  // weights in a block: 1, 32 or 256
+std::size_t file_row_bytes(FileType type,
+                           int cols);  // throws std::invalid_argument if cols is no whole number of blocks
+int file_block(FileType type);         // weights in a block: 1, 32 or 256
 
 // How a matrix of this file type is held when no value may change.
 struct CodeLayout {
@@ -32,11 +33,14 @@ struct CodeRow {
   std::uint16_t* mins;
 };
 
-// Quantized file type → codes, exact but for f16 rounding of Q4_K/Q5_K/Q6_K sub-scales.
+// Quantized file type → codes, exact but for f16 rounding of Q4_K/Q5_K/Q6_K sub-scales, which may overflow to infinity.
+// `cols` is a whole number of blocks, here and below.
 void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row);
-// Any file type → f32, exact.
+// Any file type → f32 from the file's own scales: exact, or for types with a min the nearest f32.
 void decode_row(FileType type, const std::byte* source, int cols, float* values);
-// Round-to-nearest requantization of f32 values to the layouts of `--quant`: q8 (symmetric), q4 (symmetric, group 32).
+// Round-to-nearest requantization of f32 values to the layouts of `--quant`: q8 (symmetric, codes 1…255), q4
+// (symmetric, of a few scales the one with the least squared error). A group that holds a value that is not finite, or
+// too large for an f16 scale, gets an infinite scale.
 CodeLayout requantized_layout(WeightFormat format);
 void quantize_row(WeightFormat format, const float* values, int cols, CodeRow row);
 
