@@ -25,12 +25,22 @@ struct ThreadChoice {
 // min(affinity, floor(quota), physical cores), at least 1.
 ThreadChoice choose_threads(const CpuInfo& cpu);
 
+// The parts of detect_cpu() that read /proc and /sys, below `root` so that tests can lay out a machine in a folder.
+struct CpuQuota {
+  double cpus = 0;  // 0 when unlimited
+  std::string source;
+};
+CpuQuota read_cpu_quota(const std::string& root = "");
+int count_physical_cores(const std::vector<int>& cpus, const std::string& root = "");
+
 // The instruction sets built into this binary that this machine can run, best first; always ends with "scalar".
 std::vector<std::string> usable_isas();
-// By name, or the best usable one (or that of TYPEBAR_ISA) when empty. Throws std::invalid_argument with what is usable.
+// By name, or the best usable one (or that of TYPEBAR_ISA) when empty. Throws std::invalid_argument with what is
+// usable.
 const Kernels& select_kernels(const std::string& isa = "");
 
-// Sustained read bandwidth in GB/s with that many threads over a buffer larger than the caches, about `seconds` long.
+// Sustained read bandwidth in GB/s with that many threads over a buffer larger than the caches, about `seconds` long:
+// the best of the passes over the buffer, so that a neighbour's burst does not count. Takes 256 MB, at most 1 GB.
 double measure_read_bandwidth(int threads, double seconds);
 
 }  // namespace typebar

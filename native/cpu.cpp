@@ -1,0 +1,393 @@
+#include "cpu.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "team.h"
+
+namespace typebar {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+template <class Container>
+bool contains(const Container& items, std::string_view item) {
+  return std::find(items.begin(), items.end(), item) != items.end();
+}
+
+#if defined(__x86_64__)
+
+std::vector<std::string> cpu_features() {
+  unsigned a = 0, b1 = 0, c1 = 0, d1 = 0, b7 = 0, c7 = 0, d7 = 0, a71 = 0, b71 = 0, c71 = 0, d71 = 0;
+  if (!__get_cpuid(1, &a, &b1, &c1, &d1)) return {};
+  __get_cpuid_count(7, 0, &a, &b7, &c7, &d7);
+  if (a >= 1) __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71);
+
+  // What the OS saves at a task switch (XCR0): without it the CPU's wide registers must not be touched.
+  std::uint32_t saved = 0;
+  if (c1 >> 27 & 1) {  // OSXSAVE
+    std::uint32_t high;
+    asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  }
+  const bool ymm = (saved & 0x6) == 0x6;
+  const bool zmm = (saved & 0xe6) == 0xe6;
+
+  const std::pair<const char*, bool> known[] = {
+      {"sse4_2", c1 >> 20 & 1},
+      {"avx", ymm && (c1 >> 28 & 1)},
+      {"f16c", ymm && (c1 >> 29 & 1)},
+      {"fma", ymm && (c1 >> 12 & 1)},
+      {"avx2", ymm && (b7 >> 5 & 1)},
+      {"avx_vnni", ymm && (a71 >> 4 & 1)},
+      {"avx512f", zmm && (b7 >> 16 & 1)},
+      {"avx512dq", zmm && (b7 >> 17 & 1)},
+      {"avx512bw", zmm && (b7 >> 30 & 1)},
+      {"avx512vl", zmm && (b7 >> 31 & 1)},
+      {"avx512_vbmi", zmm && (c7 >> 1 & 1)},
+      {"avx512_vnni", zmm && (c7 >> 11 & 1)},
+      {"avx512_bf16", zmm && (a71 >> 5 & 1)},
+  };
+  std::vector<std::string> features;
+  for (const auto& [name, present] : known) {
+    if (present) features.emplace_back(name);
+  }
+  return features;
+}
+
+#elif defined(__aarch64__)
+
+std::vector<std::string> cpu_features() {
+  const unsigned long words[2] = {getauxval(AT_HWCAP), getauxval(AT_HWCAP2)};
+  struct Known {
+    const char* name;
+    int word, bit;  // of Linux's uapi asm/hwcap.h
+  };
+  constexpr Known known[] = {{"asimd", 0, 1}, {"fphp", 0, 9}, {"asimdhp", 0, 10}, {"asimddp", 0, 20},
+                             {"sve", 0, 22},  {"sve2", 1, 1}, {"i8mm", 1, 13},    {"bf16", 1, 14}};
+  std::vector<std::string> features;
+  for (const Known& feature : known) {
+    if (words[feature.word] >> feature.bit & 1) features.emplace_back(feature.name);
+  }
+  return features;
+}
+
+#else
+
+std::vector<std::string> cpu_features() { return {}; }
+
+#endif
+
+std::string cpu_model_name() {
+  std::string implementer, part;
+  for (const std::string& line : split(read_file("/proc/cpuinfo"), '\n')) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    const std::string value = line.substr(colon + 2);
+    if (key == "model name") return value;
+    if (key == "CPU implementer") implementer = value;
+    if (key == "CPU part") part = value;
+  }
+  const std::string board = read_file("/proc/device-tree/model");  // "Raspberry Pi 5 Model B Rev 1.0" and a NUL
+  if (!board.empty()) return board.c_str();
+  if (!part.empty()) return "Arm implementer " + implementer + " part " + part;
+  return "unknown";
+}
+
+std::vector<int> affinity() {
+  // The kernel refuses a mask smaller than its own, which may hold more than the 1 024 CPUs of a cpu_set_t.
+  for (int size = 1024; size <= 1 << 16; size *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(size);
+    if (!mask) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(size);
+    CPU_ZERO_S(bytes, mask);
+    std::vector<int> cpus;
+    if (sched_getaffinity(0, bytes, mask) == 0) {
+      for (int cpu = 0; cpu < size; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, mask)) cpus.push_back(cpu);
+      }
+    }
+    CPU_FREE(mask);
+    if (!cpus.empty()) return cpus;
+  }
+  std::vector<int> cpus(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  for (std::size_t i = 0; i < cpus.size(); ++i) cpus[i] = static_cast<int>(i);
+  return cpus;
+}
+
+// mountinfo writes a space in a path as \040.
+std::string unescape_octal(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      result += static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8));
+      i += 3;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+// cpu.max is "200000 100000" or "max 100000"; version 1 has two files, −1 for none. Microseconds; 0 when unlimited.
+double quota_in(const std::string& folder, bool version2, std::string* source) {
+  double quota = -1, period = -1;
+  *source = folder + (version2 ? "/cpu.max" : "/cpu.cfs_quota_us");
+  std::istringstream(read_file(*source)) >> quota >> period;  // "max" fails to parse and leaves the quota ≤ 0
+  if (!version2) std::istringstream(read_file(folder + "/cpu.cfs_period_us")) >> period;
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+// One hierarchy that limits the CPU: where it is mounted, which part of it that mount shows, and our group in it.
+struct Hierarchy {
+  bool version2;
+  std::string mount_point, mount_root, group;
+};
+
+std::vector<Hierarchy> cpu_hierarchies(const std::string& root) {
+  std::string group1, group2;  // "3:cpu,cpuacct:/docker/7f2a" and "0::/user.slice"
+  bool has1 = false, has2 = false;
+  for (const std::string& line : split(read_file(root + "/proc/self/cgroup"), '\n')) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (controllers.empty()) {
+      group2 = line.substr(second + 1);
+      has2 = true;
+    } else if (contains(split(controllers, ','), "cpu")) {
+      group1 = line.substr(second + 1);
+      has1 = true;
+    }
+  }
+  // "36 35 98:0 /root /mount/point rw,noatime shared:1 - cgroup2 source rw,…"
+  std::vector<Hierarchy> found;
+  for (const std::string& line : split(read_file(root + "/proc/self/mountinfo"), '\n')) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    const std::vector<std::string> left = split(line.substr(0, dash), ' ');
+    const std::vector<std::string> right = split(line.substr(dash + 3), ' ');
+    if (left.size() < 5 || right.size() < 3) continue;
+    const bool version2 = right[0] == "cgroup2";
+    if (version2 ? !has2 : !(has1 && right[0] == "cgroup" && contains(split(right[2], ','), "cpu"))) continue;
+    found.push_back({version2, unescape_octal(left[4]), unescape_octal(left[3]), version2 ? group2 : group1});
+  }
+  return found;
+}
+
+// The group's folder below the mount point; the mount point itself where the group lies outside what the mount shows,
+// as in a container that was given only its own group.
+std::string group_below_mount(const Hierarchy& hierarchy) {
+  const std::string& mount = hierarchy.mount_root;
+  std::string group = hierarchy.group;
+  if (group.find("/..") != std::string::npos) return "";
+  if (mount != "/") {
+    if (group.compare(0, mount.size(), mount) != 0) return "";
+    group.erase(0, mount.size());
+    if (!group.empty() && group[0] != '/') return "";  // /docker/ab is not below /docker/a
+  }
+  return group == "/" ? "" : group;
+}
+
+const Kernels* find_kernels(const std::string& isa) {
+#if defined(__x86_64__)
+  if (isa == "avx2") return &avx2::kernels;
+#elif defined(__aarch64__)
+  if (isa == "neon") return &neon::kernels;
+#endif
+  return isa == "scalar" ? &scalar::kernels : nullptr;
+}
+
+std::string number(double value) {
+  std::ostringstream text;
+  text << value;
+  return std::move(text).str();
+}
+
+std::string plural(int count, const char* singular, const char* plural) {
+  return std::to_string(count) + " " + (count == 1 ? singular : plural);
+}
+
+}  // namespace
+
+CpuQuota read_cpu_quota(const std::string& root) {
+  CpuQuota tightest;
+  for (const Hierarchy& hierarchy : cpu_hierarchies(root)) {
+    // A group is also bound by every group above it.
+    std::string group = group_below_mount(hierarchy);
+    for (;;) {
+      std::string source;
+      const double cpus = quota_in(root + hierarchy.mount_point + group, hierarchy.version2, &source);
+      if (cpus > 0 && (tightest.cpus == 0 || cpus < tightest.cpus)) tightest = {cpus, source};
+      if (group.empty()) break;
+      group.erase(group.rfind('/'));
+    }
+  }
+  return tightest;
+}
+
+int count_physical_cores(const std::vector<int>& cpus, const std::string& root) {
+  std::set<std::string> cores;  // each named by the list of its threads
+  for (int cpu : cpus) {
+    const std::string name = "/cpu" + std::to_string(cpu);
+    const std::string siblings = read_file(root + "/sys/devices/system/cpu" + name + "/topology/thread_siblings_list");
+    cores.insert(siblings.empty() ? name : siblings);
+  }
+  return std::max(1, static_cast<int>(cores.size()));
+}
+
+CpuInfo detect_cpu() {
+  const std::vector<int> cpus = affinity();
+  CpuQuota quota = read_cpu_quota();
+  CpuInfo info;
+  info.model_name = cpu_model_name();
+  info.features = cpu_features();
+  info.logical_cpus = static_cast<int>(cpus.size());
+  info.physical_cores = count_physical_cores(cpus);
+  info.quota_cpus = quota.cpus;
+  info.quota_source = std::move(quota.source);
+  return info;
+}
+
+ThreadChoice choose_threads(const CpuInfo& cpu) {
+  const int cores = std::max(1, std::min(cpu.logical_cpus, cpu.physical_cores));
+  const bool by_quota = cpu.quota_cpus > 0 && cpu.quota_cpus < cores;
+  const int threads = by_quota ? std::max(1, static_cast<int>(cpu.quota_cpus)) : cores;
+  const std::string quota =
+      cpu.quota_cpus > 0 ? "CPU quota " + number(cpu.quota_cpus) + " in " + cpu.quota_source : "no CPU quota";
+  const std::string physical = plural(cores, "physical core", "physical cores");
+  const std::string logical = plural(cpu.logical_cpus, "logical CPU", "logical CPUs");
+  return {threads, plural(threads, "thread", "threads") + ": " + (by_quota ? quota : physical) + " (" +
+                       (by_quota ? physical + ", " + logical : logical + ", " + quota) + ")"};
+}
+
+std::vector<std::string> usable_isas() {
+  const std::vector<std::string> features = cpu_features();
+  const auto has = [&](std::initializer_list<const char*> names) {
+    return std::all_of(names.begin(), names.end(), [&](const char* name) { return contains(features, name); });
+  };
+  std::vector<std::string> isas;
+#if defined(__x86_64__)
+  if (has({"avx2", "fma", "f16c"})) isas.emplace_back("avx2");
+#elif defined(__aarch64__)
+  if (has({"asimd", "asimddp", "asimdhp", "fphp"})) isas.emplace_back("neon");
+#else
+  (void)has;
+#endif
+  isas.emplace_back("scalar");
+  return isas;
+}
+
+const Kernels& select_kernels(const std::string& isa) {
+  const std::vector<std::string> usable = usable_isas();
+  const char* environment = std::getenv("TYPEBAR_ISA");
+  const bool from_environment = isa.empty() && environment && *environment;
+  const std::string wanted = from_environment ? environment : isa.empty() ? usable.front() : isa;
+  if (!contains(usable, wanted)) {
+    std::string names;
+    for (const std::string& name : usable) names += (names.empty() ? "" : ", ") + name;
+    throw std::invalid_argument((from_environment ? "TYPEBAR_ISA=" : "isa=") + wanted +
+                                ": this machine and build cannot run that; usable here: " + names);
+  }
+  return *find_kernels(wanted);
+}
+
+namespace {
+
+// Memory of its own mapping, on huge pages where the system grants them.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes) : bytes_(bytes) {
+    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) throw std::bad_alloc();
+    madvise(memory_, bytes, MADV_HUGEPAGE);
+  }
+  ~Buffer() { munmap(memory_, bytes_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::uint64_t* words() { return static_cast<std::uint64_t*>(memory_); }
+
+ private:
+  void* memory_;
+  std::size_t bytes_;
+};
+
+// Four streams a page apart from each other's end, so that the loads of several pages are under way at once.
+std::uint64_t sum(const std::uint64_t* words, std::size_t count) {
+  constexpr std::size_t kLine = 8;  // words in a cache line
+  const std::size_t quarter = count / 4;
+  std::uint64_t sums[kLine] = {};
+  for (std::size_t i = 0; i < quarter; i += kLine) {
+    for (std::size_t stream = 0; stream < 4; ++stream) {
+      const std::uint64_t* line = words + stream * quarter + i;
+      __builtin_prefetch(line + 16 * kLine);
+      for (std::size_t k = 0; k < kLine; ++k) sums[k] += line[k];
+    }
+  }
+  std::uint64_t total = 0;
+  for (std::uint64_t part : sums) total += part;
+  return total;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(int threads, double seconds) {
+  if (!(seconds > 0) || !std::isfinite(seconds)) throw std::invalid_argument("seconds must be positive");
+  constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+  const std::size_t l3 = static_cast<std::size_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
+  const std::size_t bytes = std::clamp(4 * l3, 256 * kMegabyte, 1024 * kMegabyte);
+  Team team(threads);
+  Buffer buffer(bytes);
+  // A multiple of 4 streams of whole cache lines for each thread.
+  const std::size_t slice = bytes / sizeof(std::uint64_t) / static_cast<std::size_t>(threads) / 512 * 512;
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(threads));
+  const auto words_of = [&](int member) { return buffer.words() + static_cast<std::size_t>(member) * slice; };
+  team.run([&](int member) { std::fill_n(words_of(member), slice, std::uint64_t{1}); });
+
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  double best = 0;
+  do {
+    const auto start = Clock::now();
+    team.run([&](int member) { sums[static_cast<std::size_t>(member)] = sum(words_of(member), slice); });
+    const std::chrono::duration<double> elapsed = Clock::now() - start;
+    for (std::uint64_t total : sums) {
+      if (total != slice) throw std::runtime_error("memory gave back other values than were written");
+    }
+    const double read = static_cast<double>(slice * sizeof(std::uint64_t)) * threads;
+    best = std::max(best, read / elapsed.count() / 1e9);
+  } while (Clock::now() < end);
+  return best;
+}
+
+}  // namespace typebar
