@@ -73,6 +73,9 @@ inline void unpack_group(const std::uint8_t* nibbles, const std::uint8_t* extra,
   }
 }
 
+// GCC would otherwise compute all products first and spill them, since the sums are only used at the end.
+inline void compute_now(__m256i& value) { asm("" : "+x"(value)); }
+
 // Steps Begin … Begin + Count − 1 of plane Plane, summed in int16 and then widened with weight Weight.
 template <int Plane, int Begin, int Count, int Weight, int T, int R, int H>
 inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, bool first, int h, i32x8 (&sums)[T][R][H]) {
@@ -88,6 +91,7 @@ inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, bool first, 
       for (int t = 0; t < T; ++t) {
         const __m256i product = _mm256_maddubs_epi16(w[t].codes[Plane * 8 + step], activation);
         partial[t][row] = step == Begin ? product : _mm256_add_epi16(partial[t][row], product);
+        compute_now(partial[t][row]);
       }
     }
   }
