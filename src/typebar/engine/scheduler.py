@@ -1,0 +1,264 @@
+"""Who computes how many tokens in the next step.
+
+One rule: a request has `length` known tokens and `computed` of them in the KV cache, and a step grants it at most
+`length − computed`. A new prompt, a chunk of it, a prefix hit, a resumed request and a decoding one are the same case.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+
+from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
+from typebar.engine.prefix import OutOfBlocks, PrefixCache, block_key
+from typebar.engine.request import Request
+
+MIN_CHUNK = 16
+LOOKAHEAD = 8  # waiting requests that are tried when the first does not fit
+MAX_PASSED_BY = 16  # later requests that may be admitted before one that does not fit
+ALONE_FACTOR = 8  # steps may last this much longer while nobody is decoding
+SMOOTHING = 0.3  # weight of the newest measurement
+
+
+@dataclass(slots=True)
+class Plan:
+    """A step: `counts[i]` tokens of `requests[i]`, after the block copies (source, destination) were made in order."""
+
+    requests: list[Request] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.counts)
+
+    def add(self, request: Request, tokens: int) -> None:
+        self.requests.append(request)
+        self.counts.append(tokens)
+
+    def remove(self, request: Request) -> None:
+        if request in self.requests:
+            index = self.requests.index(request)
+            del self.requests[index], self.counts[index]
+
+
+class Pace:
+    """Measured speed, which turns a step's time into a number of prompt tokens."""
+
+    def __init__(self, step_ms: float, max_step_tokens: int) -> None:
+        self.step_ms = step_ms
+        self.max_step_tokens = max_step_tokens
+        self.decode_ms = 0.0  # of a step that only decodes
+        self.prefill_ms = 2.5  # per prompt token; a first guess
+
+    def prefill_budget(self, num_decoding: int) -> int:
+        """Prompt tokens that keep a step within step_ms beside that many decoding requests; at least MIN_CHUNK.
+
+        With nobody to wait for them, steps may be longer, since bigger chunks use the processor better.
+        """
+        time = max(0.0, self.step_ms - self.decode_ms) if num_decoding else ALONE_FACTOR * self.step_ms
+        chunk = int(time / self.prefill_ms) // MIN_CHUNK * MIN_CHUNK
+        return min(max(chunk, MIN_CHUNK), self.max_step_tokens - num_decoding)
+
+    def measured(self, num_decoding: int, num_prefill: int, ms: float) -> None:
+        """Learn from a step that took `ms`."""
+        if not num_prefill:
+            self.decode_ms = _smooth(self.decode_ms, ms)
+        elif num_prefill >= MIN_CHUNK:
+            share = ms - self.decode_ms if num_decoding else ms
+            self.prefill_ms = _smooth(self.prefill_ms, max(share, 0.1 * ms) / num_prefill)
+
+
+def _smooth(old: float, new: float) -> float:
+    return new if not old else old + SMOOTHING * (new - old)
+
+
+class Scheduler:
+    """Requests that wait, requests that run, and the two verbs `schedule` and `update`."""
+
+    def __init__(self, cache: PrefixCache, max_num_seqs: int, max_step_tokens: int, step_ms: float) -> None:
+        if max_step_tokens < max_num_seqs + MIN_CHUNK:
+            raise ValueError(f"max_step_tokens must be at least max_num_seqs + {MIN_CHUNK}, got {max_step_tokens}")
+        self.cache = cache
+        self.max_num_seqs = max_num_seqs
+        self.pace = Pace(step_ms, max_step_tokens)
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []  # in order of arrival
+        self.num_preemptions = 0
+        self._order = count(1)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. ValueError where it can never fit the KV cache."""
+        if blocks_for(request.max_length) > self.cache.pool.total:
+            raise ValueError(f"{request.max_length} tokens do not fit the KV cache of {self.cache.pool.total} blocks")
+        request.order = next(self._order)
+        self.waiting.append(request)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out, finished or not; what it computed stays in the prefix cache."""
+        if request.lease is None:
+            self.waiting.remove(request)
+            return
+        self.running.remove(request)
+        self._release(request)
+
+    def schedule(self) -> Plan:
+        """The next step. Empty only if there are no requests."""
+        self._admit()
+        plan = Plan()
+        for request in list(self.running):
+            if request.lease is not None and request.remaining == 1:
+                self._grant(plan, request, 1)
+        prefills = [request for request in self.running if request.remaining > 1]
+        if prefills:
+            self._grant_prefills(plan, prefills)
+        return plan
+
+    def update(self, plan: Plan, sampled: list[int | None], ms: float) -> None:
+        """Take in what a step computed: one token for each request that reached its end, None for the others."""
+        num_decoding = 0
+        for request, tokens, token in zip(plan.requests, plan.counts, sampled, strict=True):
+            num_decoding += tokens == 1
+            request.computed += tokens
+            assert request.lease is not None
+            self.cache.confirm(request.lease, request.known, request.computed)
+            if token is not None:
+                request.append(token)
+        self.pace.measured(num_decoding, plan.num_tokens - num_decoding, ms)
+
+    def _admit(self) -> None:
+        """Let waiting requests in, in order, while there are seats and blocks for all that they know.
+
+        Where the first does not fit the next few may pass it, but not for ever. Blocks that the running requests will
+        need are spoken for, with one to spare for each, so that what is let in is not thrown out at once.
+        """
+        spoken_for = sum(self._missing_blocks(request) + 1 for request in self.running)
+        blocked: list[Request] = []
+        while self.waiting and len(self.running) < self.max_num_seqs and len(blocked) < LOOKAHEAD:
+            request = self.waiting.popleft()
+            missing = self._open(request)
+            if missing + spoken_for <= self.cache.num_available:
+                spoken_for += missing + 1
+                self._start(request)
+                for other in blocked:
+                    other.passed_by += 1
+                continue
+            self._release(request)
+            blocked.append(request)
+            if request.passed_by >= MAX_PASSED_BY:
+                break
+        self.waiting.extendleft(reversed(blocked))
+
+    def _open(self, request: Request) -> int:
+        """Give a waiting request its lease, with what is cached; returns the blocks that it lacks."""
+        request.lease = self.cache.open(request.params.cache_salt, request.params.cache_prompt)
+        request.computed = self.cache.extend(request.lease, request.known)
+        return self._missing_blocks(request)
+
+    def _start(self, request: Request) -> None:
+        if not request.preemptions:
+            request.cached_tokens = request.computed
+        self.running.append(request)
+        if len(self.running) > 1 and self.running[-2].order > request.order:
+            self.running.sort(key=lambda running: running.order)
+
+    def _release(self, request: Request) -> None:
+        assert request.lease is not None
+        self.cache.release(request.lease)
+        request.lease = None
+        request.computed = 0
+
+    def _missing_blocks(self, request: Request) -> int:
+        """Blocks still to be allocated to hold what the request knows and its next token."""
+        assert request.lease is not None
+        return max(0, blocks_for(min(request.length + 1, request.max_length)) - request.lease.num_blocks)
+
+    def _grant_prefills(self, plan: Plan, prefills: list[Request]) -> None:
+        """Share the step between prompts: half for the oldest, the rest for the shortest first.
+
+        So a long prompt is at most twice as slow as alone, and a short one hardly waits for it.
+        """
+        leaders = self._leaders(prefills)
+        budget = self.pace.prefill_budget(len(plan))
+        oldest = leaders[0]
+        left = budget - min(oldest.remaining, (budget + 1) // 2)
+        shares: list[tuple[Request, int]] = []
+        for request in sorted(leaders[1:], key=lambda request: request.remaining):
+            share = min(request.remaining, left)
+            shares.append((request, share))
+            left -= share
+        oldest_share = min(oldest.remaining, budget - sum(share for _, share in shares))
+        for request, share in [(oldest, oldest_share), *shares]:
+            if share and request.lease is not None:
+                self._grant(plan, request, share)
+
+    def _leaders(self, prefills: list[Request]) -> list[Request]:
+        """Prompts that no older one is computing just now: the others wait for the block instead of computing it too.
+
+        Takes what has become cached meanwhile.
+        """
+        leaders, ahead = [], set()
+        for request in prefills:
+            assert request.lease is not None
+            self._gain(request, self.cache.extend(request.lease, request.known))
+            index, tip = request.next_block(), request.lease.tip
+            if index is not None and tip is not None:
+                block = (id(tip), block_key(request.tokens, index))
+                if block in ahead and not request.lease.num_private:
+                    continue
+                ahead.add(block)
+            leaders.append(request)
+        return leaders
+
+    def _gain(self, request: Request, tokens: int) -> None:
+        request.computed += tokens
+        if not request.preemptions:
+            request.cached_tokens += tokens
+
+    def _grant(self, plan: Plan, request: Request, tokens: int) -> None:
+        """Put up to `tokens` of a request into the plan, with the blocks they need.
+
+        Where blocks have run out the youngest requests go back to the queue, possibly this one.
+        """
+        lease = request.lease
+        assert lease is not None
+        if request.computed == lease.num_blocks * BLOCK_TOKENS and request.remaining > 1:
+            copy = self.cache.copy_partial(lease, request.known)
+            if copy is not None:
+                plan.copies.append(copy[:2])
+                self._gain(request, copy[2])
+                tokens = min(tokens, request.remaining)
+        missing = blocks_for(request.computed + tokens) - lease.num_blocks
+        while True:
+            try:
+                self.cache.allocate(lease, max(0, missing))
+                break
+            except OutOfBlocks:
+                victim = self.running[-1]
+                self._preempt(victim)
+                plan.remove(victim)
+                if victim is request:
+                    return
+        plan.add(request, tokens)
+
+    def _preempt(self, victim: Request) -> None:
+        assert len(self.running) > 1, "the only request does not fit the KV cache"
+        self.running.remove(victim)
+        self._release(victim)
+        victim.preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(victim)
+
+    def check(self) -> None:
+        """AssertionError unless blocks and requests agree (see PrefixCache.check)."""
+        leases = []
+        for request in self.running:
+            assert request.lease is not None
+            assert request.computed <= request.lease.num_blocks * BLOCK_TOKENS
+            assert request.computed < request.length <= request.max_length
+            leases.append(request.lease)
+        assert all(request.lease is None for request in self.waiting)
+        assert [request.order for request in self.running] == sorted(request.order for request in self.running)
+        self.cache.check(leases)
