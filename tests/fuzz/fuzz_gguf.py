@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 import gguf_bytes as gb
 from typebar.errors import ModelFileError
 
@@ -76,6 +78,7 @@ def check(data: bytes, folder: Path) -> bool:
     """Read `data` as a model. True where it is accepted; any exception but ModelFileError is a find."""
     from typebar.model.gguf import GGUFFile
     from typebar.model.names import match_tensors
+    from typebar.model.rope import inverse_frequencies
     from typebar.model.spec import ModelSpec
 
     parts = data.split(SHARD_SEPARATOR)
@@ -90,7 +93,11 @@ def check(data: bytes, folder: Path) -> bool:
             assert tensor.offset + tensor.nbytes <= tensor.path.stat().st_size
             assert gguf.raw(tensor).size == tensor.nbytes
         with contextlib.suppress(ModelFileError):
-            match_tensors(ModelSpec.from_gguf(gguf), gguf)
+            spec = ModelSpec.from_gguf(gguf)
+            frequencies, factor = inverse_frequencies(spec.rope, spec.head_dim, spec.context_length)
+            assert np.isfinite(frequencies).all()
+            assert np.isfinite(factor)
+            match_tensors(spec, gguf)
     except ModelFileError:
         return False
     finally:
@@ -112,7 +119,12 @@ def main() -> None:
             for number, seed in enumerate(seeds()):
                 (corpus / f"seed{number}").write_bytes(seed)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        atheris.Setup(sys.argv, lambda data: check(data, Path(folder)) and None)
+
+        def mutator(data: bytes, max_size: int, seed: int) -> bytes:
+            rng = random.Random(seed)
+            return mutate(rng, data)[:max_size] if data and rng.random() < 0.5 else atheris.Mutate(data, max_size)
+
+        atheris.Setup(sys.argv, lambda data: check(data, Path(folder)) and None, custom_mutator=mutator)
         atheris.Fuzz()
 
 

@@ -1,4 +1,5 @@
 import logging
+from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -122,6 +123,11 @@ REFUSED = {
     "eps 0": ({"attention__layer_norm_rms_epsilon": 0.0}, "is 0.0, expected a finite number"),
     "eps a string": ({"attention__layer_norm_rms_epsilon": "1e-6"}, "is str, expected a number"),
     "base infinite": ({"rope__freq_base": float("inf")}, "freq_base' is inf"),
+    "base absurd": ({"rope__freq_base": 1e30}, "freq_base' is 1e"),
+    "YaRN ramp absurd": (
+        {"rope__scaling__type": "yarn", "rope__scaling__factor": 2.0, "rope__scaling__yarn_beta_fast": 1e-320},
+        "yarn_beta_fast' is 1e-320",
+    ),
     "base 1": ({"rope__freq_base": 1.0}, "freq_base' is 1.0"),
     "scaling unknown": ({"rope__scaling__type": "spiral"}, "RoPE scaling 'spiral' is not supported"),
     "scaling factor negative": ({"rope__scaling__type": "yarn", "rope__scaling__factor": -2.0}, "factor' is -2.0"),
@@ -182,7 +188,7 @@ def test_llama3_divisors_come_from_their_tensor(tmp_path):
         ModelSpec.from_gguf(with_tensors(model, rope_freqs__weight=bad))
     zeroed = (*rope.frequency_divisors[:7], 0.0)
     other = write_tiny_gguf(tmp_path / "z.gguf", "llama", rope=replace(rope, frequency_divisors=zeroed))
-    with pytest.raises(ModelFileError, match="not positive"):
+    with pytest.raises(ModelFileError, match="not between"):
         ModelSpec.from_gguf(GGUFFile.open(other.path))
 
 
@@ -209,3 +215,19 @@ def test_unknown_and_misshapen_tensors_are_named(models):
     gguf = with_metadata(model, tokenizer__ggml__tokens=tokens[:-1])
     with pytest.raises(ModelFileError, match=r"'token_embd\.weight' has the shape \(288, 64\), expected \(287, 64\)"):
         match_tensors(ModelSpec.from_gguf(gguf), gguf)
+
+
+def test_real_models(coder_path, smollm_path):
+    gguf = GGUFFile.open(coder_path)
+    spec = ModelSpec.from_gguf(gguf)
+    assert (spec.hidden_size, spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (896, 24, 14, 2, 64)
+    assert (spec.intermediate_size, spec.vocab_size, spec.context_length) == (4864, 151_936, 32_768)
+    assert (spec.qkv_bias, spec.qk_norm, spec.tied_embeddings, spec.rope) == (True, False, False, RopeSpec(1e6))
+    types = Counter(tensor.type for tensor in match_tensors(spec, gguf).values())
+    assert types == {"Q5_0": 133, "F32": 121, "Q8_0": 13, "Q4_K": 12, "Q6_K": 12}
+
+    gguf = GGUFFile.open(smollm_path)
+    spec = ModelSpec.from_gguf(gguf)
+    assert (spec.hidden_size, spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (576, 30, 9, 3, 64)
+    assert (spec.rope_interleaved, spec.qkv_bias, spec.tied_embeddings, spec.vocab_size) == (True, False, True, 49_152)
+    assert len(match_tensors(spec, gguf)) == 2 + 30 * 9

@@ -189,8 +189,8 @@ def _rope(keys: _Keys, head_dim: int, context_length: int) -> RopeSpec:
     if divisors.shape != (head_dim // 2,):
         raise keys.error(f"tensor 'rope_freqs.weight' has the shape {divisors.shape}, expected ({head_dim // 2},)")
     values = dequantize(keys.gguf.raw(divisors), divisors.type, divisors.shape)
-    if not all(math.isfinite(value) and value > 0 for value in values.tolist()):
-        raise keys.error("tensor 'rope_freqs.weight' holds a value that is not positive: damaged file")
+    if not all(1e-6 < value < 1e6 for value in values.tolist()):
+        raise keys.error("tensor 'rope_freqs.weight' holds a value that is not between 1e-6 and 1e6: damaged file")
     return replace(rope, frequency_divisors=tuple(values.tolist()))
 
 
@@ -201,7 +201,7 @@ def _theta(keys: _Keys) -> float:
             "%s: metadata '%s.rope.freq_base' is missing, assuming %g; answers may degrade over long contexts",
             keys.gguf.path, keys.architecture, default,
         )  # fmt: skip
-    return keys.number("rope.freq_base", default, low=1.0)
+    return keys.number("rope.freq_base", default, low=1.0, high=1e12)
 
 
 def _scaling(keys: _Keys, context_length: int) -> RopeSpec:
@@ -210,7 +210,8 @@ def _scaling(keys: _Keys, context_length: int) -> RopeSpec:
     As in ggml a factor without a type is linear (so is the older key `rope.scale_linear`), and the attention factor
     of a file multiplies the one that YaRN derives.
     """
-    factor = keys.number("rope.scaling.factor", 0.0, low=0.0) or keys.number("rope.scale_linear", 0.0, low=0.0)
+    factor = keys.number("rope.scaling.factor", 0.0, low=1e-3, high=1e4)
+    factor = factor or keys.number("rope.scale_linear", 0.0, low=1e-3, high=1e4)
     kind = keys.gguf.get(f"{keys.architecture}.rope.scaling.type", str) or ("linear" if factor else "none")
     if kind == "none" or (factor in (0.0, 1.0) and kind in ("linear", "yarn")):
         return RopeSpec(theta=0.0)
@@ -218,14 +219,14 @@ def _scaling(keys: _Keys, context_length: int) -> RopeSpec:
         return RopeSpec(theta=0.0, scaling="linear", factor=factor)
     if kind != "yarn":
         raise keys.error(f"the RoPE scaling {kind[:80]!r} is not supported; typebar runs none, linear and yarn")
-    extra = keys.number("rope.scaling.attn_factor", 1.0, low=0.0)
-    extra *= keys.number("rope.scaling.yarn_attn_factor", 1.0, low=0.0)
+    extra = keys.number("rope.scaling.attn_factor", 1.0, low=1e-3, high=1e3)
+    extra *= keys.number("rope.scaling.yarn_attn_factor", 1.0, low=1e-3, high=1e3)
     return RopeSpec(
         theta=0.0,
         scaling="yarn",
         factor=factor,
         original_context_length=keys.count("rope.scaling.original_context_length", 1 << 27, context_length),
         attention_factor=None if extra == 1.0 else extra * (1.0 + 0.1 * math.log(max(factor, 1.0))),
-        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=0.0),
-        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=0.0),
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, low=1e-3, high=1e4),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, low=1e-3, high=1e4),
     )
