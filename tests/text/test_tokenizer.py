@@ -1,0 +1,243 @@
+import json
+import threading
+import time
+import tracemalloc
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from text_reference import GPT2_WORDS, QWEN2_WORDS, SlowBPE, hf_qwen2_tokenizer, random_texts
+
+from typebar.errors import ModelFileError
+from typebar.text.tokenizer import Tokenizer
+
+IM_START, IM_END, ENDOFTEXT = 151644, 151645, 151643
+
+# Facts of the Qwen2 vocabulary.
+QWEN_IDS = {
+    "龘": [82912, 246],
+    "🫠": [9284, 104, 254],
+    "𝄞": [124596, 252],
+    "Ⅷ": [70467, 100],
+    "①": [48312, 254],
+    "é": [963],
+    "e\u0301": [963],
+    "\u212b": [144044],
+    "\u1100\u1161": [19969],
+    "\ufb01": [144300],
+    "2024": [17, 15, 17, 19],
+    "->": [405],
+    "\\n": [1699],
+    "\n\n": [271],
+    "(x):\n": [2075, 982],
+    "<|im_end|>": [27, 91, 318, 6213, 91, 29],
+}
+
+
+@pytest.mark.parametrize("text", QWEN_IDS)
+def test_qwen_facts(coder: Tokenizer, text: str) -> None:
+    assert coder.encode(text) == QWEN_IDS[text]
+
+
+@pytest.mark.parametrize("char", "🦙🤖😀𠮷齉")
+def test_one_token_characters(coder: Tokenizer, char: str) -> None:
+    assert len(coder.encode(char)) == 1
+
+
+def test_same_ids_as_transformers_on_100_000_texts(coder: Tokenizer, coder_metadata: dict[str, Any]) -> None:
+    reference = hf_qwen2_tokenizer(coder_metadata)
+    texts = list(random_texts(100_000, seed=1))
+    for text, expected in zip(
+        texts, reference._tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True
+    ):
+        assert coder.encode(text, parse_special=True) == expected.ids, ascii(text)
+
+
+@pytest.mark.parametrize("model", ["coder", "smollm"])
+def test_same_ids_as_a_plain_bpe(model: str, request: pytest.FixtureRequest) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(model)
+    metadata = request.getfixturevalue(f"{model}_metadata")
+    qwen = model == "coder"
+    reference = SlowBPE(metadata, QWEN2_WORDS if qwen else GPT2_WORDS, nfc=qwen, single_digits=not qwen)
+    for text in random_texts(PLAIN_BPE_TEXTS, seed=2, assigned_only=True):
+        assert tokenizer.encode(text) == reference.encode(text), ascii(text)
+
+
+PLAIN_BPE_TEXTS = 20_000
+
+
+def test_round_trip(coder: Tokenizer) -> None:
+    for text in random_texts(2_000, seed=3, assigned_only=True):
+        assert coder.decode(coder.encode(text)) == unicodedata.normalize("NFC", text)
+
+
+def test_control_tokens_only_on_request(coder: Tokenizer) -> None:
+    text = "a<|im_end|>\n<tool_call>b"
+    assert not set(coder.encode(text)) & set(coder.control_tokens.values())
+    assert coder.decode(coder.encode(text)) == text
+    assert coder.encode(text, parse_special=True) == [64, IM_END, 198, 151657, 65]
+    for token, id in coder.control_tokens.items():
+        assert coder.encode(token, parse_special=True) == [id]
+        assert id not in coder.encode(f"x{token} {token}")
+
+
+def test_decode_hides_control_but_not_user_defined_tokens(coder: Tokenizer) -> None:
+    ids = [IM_START, 64, 151657, IM_END]
+    assert coder.decode(ids) == "a<tool_call>"
+    assert coder.decode(ids, skip_special=False) == "<|im_start|>a<tool_call><|im_end|>"
+
+
+def test_token_bytes(coder: Tokenizer) -> None:
+    assert [coder.token_bytes(id) for id in (82912, 246)] == [b"\xe9\xbe", b"\x98"]
+    assert coder.token_bytes(IM_END) == b"<|im_end|>"
+    assert coder.token_bytes(151_900) == b""  # a padding row
+    assert {coder.token_bytes(id) for id in range(256)} == {bytes([b]) for b in range(256)}
+    for id in (-1, 151_936):
+        with pytest.raises(ValueError, match="151936"):
+            coder.token_bytes(id)
+
+
+def test_incomplete_character_decodes_to_one_replacement(coder: Tokenizer) -> None:
+    assert coder.decode([82912]) == "\ufffd"
+    assert coder.decode([82912, 246]) == "龘"
+
+
+def test_end_ids_are_a_union(coder: Tokenizer, smollm: Tokenizer, coder_metadata: dict[str, Any]) -> None:
+    assert coder.end_ids == {IM_END, ENDOFTEXT}
+    assert smollm.end_ids == {0, 2}
+    for name in ("eot", "eom"):
+        other = Tokenizer.from_gguf({**coder_metadata, f"tokenizer.ggml.{name}_token_id": 151_664})
+        assert other.end_ids == {IM_END, ENDOFTEXT, 151_664}
+
+
+def test_no_bos_for_qwen_and_none_needed(coder: Tokenizer, coder_metadata: dict[str, Any]) -> None:
+    ids = coder.encode("The capital of Iceland is", add_special=True)
+    assert len(ids) == 5
+    assert not coder.add_bos
+    bare = {k: v for k, v in coder_metadata.items() if "bos" not in k}
+    assert Tokenizer.from_gguf(bare).encode("The capital of Iceland is", add_special=True) == ids
+    assert Tokenizer.from_gguf({**bare, "tokenizer.ggml.add_bos_token": True}).add_bos is False
+
+
+def test_bos_where_the_model_wants_it(smollm_metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.add_bos_token": True})
+    assert tokenizer.encode("a", add_special=True) == [1, *tokenizer.encode("a")]
+
+
+def test_llama3_words_take_three_digits_and_whole_tokens(smollm_metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.pre": "llama-bpe"})
+    core = tokenizer._core
+    words = [word for word, _ in core.pre_tokenizer.pre_tokenize_str("12345 I'LL x\n\n")]
+    assert words == ["123", "45", "ĠI", "'LL", "Ġx", "ĊĊ"]
+    assert core.model.ignore_merges
+    assert Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.pre": "llama-bpe"}).encode("é") == tokenizer.encode(
+        "é"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"tokenizer.ggml.model": "llama"}, "'llama'"),
+        ({"tokenizer.ggml.model": "bert"}, "'bert'"),
+        ({"tokenizer.ggml.model": None}, "tokenizer.ggml.model is None"),
+        ({"tokenizer.ggml.pre": "default"}, "'default'"),
+        ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre is None"),
+        ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.tokens": ["a", "b"]}, "token_type has 49152 entries for 2 tokens"),
+        ({"tokenizer.ggml.merges": []}, "no tokenizer.ggml.merges"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "merges: an entry"),
+        ({"tokenizer.ggml.merges": ["zzzz yyyy"]}, "do not fit the vocabulary"),
+        ({"tokenizer.ggml.eos_token_id": 49_152}, "eos_token_id is 49152"),
+    ],
+)
+def test_unusable_metadata_is_named(smollm_metadata: dict[str, Any], changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ModelFileError, match=problem):
+        Tokenizer.from_gguf({**smollm_metadata, **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 200_000, "_" * 200_000, "汉" * 100_000, " " * 200_000, "\n" * 200_000, " " * 200_000 + "x", "\u0301" * 200_000,
+     "\u200d" * 100_000, "7" * 200_000, " \n" * 100_000],
+    ids=lambda text: f"{text[:2]!a}",
+)  # fmt: skip
+def test_long_runs_take_under_a_second(coder: Tokenizer, text: str) -> None:
+    start = time.thread_time()
+    ids = coder.encode(text)
+    assert time.thread_time() - start < 1
+    assert coder.decode(ids) == text
+
+
+@pytest.mark.parametrize("char", ["a", "中", ".", " ", "\u0301", "\u200d", "👨\u200d"])
+def test_long_runs_need_little_stack(coder: Tokenizer, char: str) -> None:
+    text, ids = char * 30_000, []
+    before = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(target=lambda: ids.extend(coder.encode(text)))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert coder.decode(ids) == text
+
+
+def test_64_threads(coder: Tokenizer) -> None:
+    texts = list(random_texts(200, seed=4))
+    special = [i % 2 == 0 for i in range(len(texts))]
+    expected = [coder.encode(text, parse_special=s) for text, s in zip(texts, special, strict=True)]
+
+    def work(_: int) -> list[list[int]]:
+        return [coder.encode(text, parse_special=s) for text, s in zip(texts, special, strict=True)]
+
+    with ThreadPoolExecutor(64) as pool:
+        assert all(ids == expected for ids in pool.map(work, range(64)))
+
+
+def test_nul_and_lone_surrogates(coder: Tokenizer) -> None:
+    assert coder.decode(coder.encode("a\0b")) == "a\0b"
+    assert coder.decode(coder.encode("a\ud800b")) == "a\ufffdb"
+    assert coder.decode(coder.encode("\ud83d\ude00")) == "😀"
+    assert coder.encode("") == []
+
+
+def test_same_tokenizer_from_a_hugging_face_folder(
+    coder: Tokenizer, coder_metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    hf_qwen2_tokenizer(coder_metadata).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 151664}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [151645, 151643]}')
+    tokenizer = Tokenizer.from_file(tmp_path / "tokenizer.json")
+    assert tokenizer.control_tokens == coder.control_tokens
+    assert tokenizer.special_ids == coder.special_ids
+    assert tokenizer.end_ids == {IM_END, ENDOFTEXT, 151_664}
+    assert tokenizer.eos_id == IM_END and tokenizer.bos_id is None and not tokenizer.add_bos
+    assert tokenizer.chat_template == coder.chat_template
+    assert tokenizer.vocab_size == 151_665
+    for text in random_texts(500, seed=5):
+        assert tokenizer.encode(text) == coder.encode(text)
+        assert tokenizer.encode(text, parse_special=True) == coder.encode(text, parse_special=True)
+
+
+def test_damaged_hugging_face_files(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(ModelFileError, match=r"cannot read .*tokenizer\.json"):
+        Tokenizer.from_file(path)
+    for text, problem in [("{", "cannot read"), ("[]", "JSON object"), ('{"model": {"type": "Unigram"}}', "'Unigram'")]:
+        path.write_text(text)
+        with pytest.raises(ModelFileError, match=problem):
+            Tokenizer.from_file(path)
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}
+    path.write_text(json.dumps({"model": model, "decoder": {"type": "ByteLevel"}, "added_tokens": []}))
+    with pytest.raises(ModelFileError, match=r"tokenizer\.json"):
+        Tokenizer.from_file(path)
+
+
+def test_decoding_keeps_no_table(coder: Tokenizer) -> None:
+    tracemalloc.start()
+    coder.decode(range(coder.vocab_size))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2_000_000
