@@ -1,0 +1,54 @@
+"""Every knob of the engine once: its name, its default, what it does. Its environment variable is TYPEBAR_ + name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+QUANTIZATIONS = ("keep", "q8", "q4", "f32")
+DEFAULT_MAX_MODEL_LEN = 4096
+
+# How Qwen's authors sample for conversation (generation_config.json of Qwen2.5-Instruct). `typebar run` and `chat` use
+# it where no flag says otherwise; the Python API has vLLM's neutral defaults instead.
+CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How a model is loaded and its requests are scheduled. Raises ValueError that names the field.
+
+    max_model_len: tokens of prompt and answer together; None: 4096, or the model's own limit where that is smaller.
+    threads: None: by affinity, cgroup quota and physical cores.
+    quantization: keep (no weight changes), q8, q4 or f32.
+    max_num_seqs: requests that run at the same time. max_step_tokens: tokens of one step, over all requests.
+    step_ms: how long a step may take while somebody waits for a token.
+    kv_memory: bytes for keys and values; None: four full contexts, or what is free. Taken as it is used.
+    isa: instruction set of the kernels; "": the best that the processor has.
+    """
+
+    max_model_len: int | None = None
+    threads: int | None = None
+    quantization: str = "keep"
+    max_num_seqs: int = 16
+    max_step_tokens: int = 512
+    step_ms: float = 60.0
+    kv_memory: int | None = None
+    isa: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("max_model_len", "threads", "kv_memory"):
+            self._check(field, getattr(self, field) is None or _is_count(getattr(self, field)), "a positive integer")
+        for field in ("max_num_seqs", "max_step_tokens"):
+            self._check(field, _is_count(getattr(self, field)), "a positive integer")
+        self._check("max_num_seqs", self.max_num_seqs <= 256, "at most 256")
+        least = self.max_num_seqs + 16
+        self._check("max_step_tokens", least <= self.max_step_tokens <= 8192, f"{least} (max_num_seqs + 16) to 8192")
+        self._check("step_ms", not isinstance(self.step_ms, bool) and 1 <= self.step_ms <= 10_000, "1 to 10000")
+        self._check("quantization", self.quantization in QUANTIZATIONS, f"one of {', '.join(QUANTIZATIONS)}")
+        self._check("max_model_len", self.max_model_len != 1, "at least 2, for one token of prompt and one of answer")
+
+    def _check(self, field: str, ok: bool, expected: str) -> None:
+        if not ok:
+            raise ValueError(f"{field} must be {expected}, got {getattr(self, field)!r}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,113 @@
+"""A request with what turns its logits into tokens and its tokens into text."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from typebar import _native
+from typebar.engine.params import ParameterError, SamplingParams
+from typebar.engine.request import FinishReason, Output, Request, Summary, TokenLogprob
+from typebar.model.load import LoadedModel
+from typebar.text.stream import TextStream
+
+LEAST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say
+
+
+class Generation:
+    """One sequence: the request that is scheduled, its sampler and its text. May be built in any thread.
+
+    Raises ValueError (ParameterError, ContextLengthError) for a prompt or parameters that the model cannot serve.
+    """
+
+    def __init__(self, model: LoadedModel, id: str, prompt: list[int], params: SamplingParams) -> None:
+        vocab_size = model.spec.vocab_size
+        _check_ids(prompt, params, vocab_size)
+        self.request = Request.create(id, prompt, params, model.max_model_len)
+        self.params = params
+        self.text = TextStream(model.tokenizer, params.stop_strings, params.include_stop_str_in_output)
+        self.stop_ids = frozenset(params.stop_token_ids or ())
+        self.end_ids = self.stop_ids if params.ignore_eos else self.stop_ids | model.tokenizer.end_ids
+        self.sampler = _native.Sampler(
+            vocab_size=vocab_size,
+            usable_vocab=model.usable_vocab,
+            temperature=params.temperature,
+            top_k=min(max(params.top_k, 0), vocab_size),
+            top_p=params.top_p,
+            min_p=params.min_p,
+            repetition_penalty=params.repetition_penalty,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            seed=(params.seed or 0) & (1 << 64) - 1,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
+            logit_bias=list((params.logit_bias or {}).items()),
+        )
+        self.sampler.see_prompt(self.request.known)
+        self._is_held = params.min_tokens > 0 and bool(self.end_ids)
+        if self._is_held:
+            self.sampler.allow(_mask_without(self.end_ids, vocab_size))
+
+    def advance(self, sampled: _native.SampledToken, now: float) -> Output:
+        """Take in the token that was drawn and appended last. Its output is final where it has a finish_reason."""
+        request, token = self.request, sampled.token
+        timing = request.timing
+        timing.last_token = now
+        timing.first_token = timing.first_token or now
+        self.sampler.accept(token)
+        if self._is_held and request.num_output >= self.params.min_tokens:
+            self.sampler.allow(None)
+            self._is_held = False
+        text, finish, stop = self._read(token)
+        if finish is None and request.length == request.max_length:
+            finish = "length"
+        if finish is not None:
+            text += self.text.finish()
+        logprobs = () if self.params.logprobs is None else (_logprob(sampled),)
+        summary = self.summary() if finish is not None else None
+        return Output(request.id, text, (token,), logprobs, finish, stop, summary)
+
+    def end(self, reason: FinishReason, error: str | None = None) -> Output:
+        """The last output of a request that is ended from outside."""
+        return Output(self.request.id, self.text.finish(), (), (), reason, None, self.summary(error))
+
+    def summary(self, error: str | None = None) -> Summary:
+        request = self.request
+        return Summary(
+            prompt_tokens=request.prompt_length,
+            cached_tokens=request.cached_tokens,
+            completion_tokens=request.num_output,
+            preemptions=request.preemptions,
+            timing=replace(request.timing),
+            error=error,
+        )
+
+    def _read(self, token: int) -> tuple[str, FinishReason | None, int | str | None]:
+        if token in self.end_ids:
+            is_stop_id = token in self.stop_ids
+            shown = is_stop_id and self.params.include_stop_str_in_output
+            return self.text.feed(token) if shown else "", "stop", token if is_stop_id else None
+        text = self.text.feed(token)
+        return (text, "stop", self.text.stop_reason) if self.text.stopped else (text, None, None)
+
+
+def _check_ids(prompt: list[int], params: SamplingParams, vocab_size: int) -> None:
+    if not prompt:
+        raise ParameterError("prompt", "at least one token", prompt)
+    for field, ids in (
+        ("prompt_token_ids", prompt),
+        ("stop_token_ids", params.stop_token_ids or ()),
+        ("logit_bias", params.logit_bias or ()),
+    ):
+        for id in ids:
+            if not 0 <= id < vocab_size:
+                raise ParameterError(field, f"token ids below {vocab_size}, the size of the vocabulary", id)
+
+
+def _mask_without(ids: frozenset[int], vocab_size: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    allowed = np.ones((vocab_size + 31) // 32 * 32, np.uint8)
+    allowed[list(ids)] = 0
+    return np.packbits(allowed, bitorder="little").view(np.uint32)
+
+
+def _logprob(sampled: _native.SampledToken) -> TokenLogprob:
+    top = tuple((token, max(logprob, LEAST_LOGPROB)) for token, logprob in sampled.top)
+    return TokenLogprob(sampled.token, max(sampled.logprob, LEAST_LOGPROB), top)

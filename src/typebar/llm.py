@@ -1,0 +1,326 @@
+"""The Python API: a model in this process, with the call shapes of vLLM's offline API."""
+
+import itertools
+import secrets
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Literal, overload
+
+from typebar.config import EngineConfig
+from typebar.engine.engine import Engine
+from typebar.engine.generation import Generation
+from typebar.engine.params import ParameterError, SamplingParams
+from typebar.engine.request import Output
+from typebar.engine.stats import Stats
+from typebar.engine.worker import Worker
+from typebar.errors import TypebarError
+from typebar.model.load import load_model
+from typebar.outputs import Answer, RequestOutput, metrics
+from typebar.text.tokenizer import Tokenizer
+
+Prompt = str | Mapping[str, Any]
+Message = Mapping[str, Any]
+
+# Settings of vLLM's LLM for other hardware: they are accepted, so that a program runs by changing its import.
+WITHOUT_MEANING = frozenset(
+    "tokenizer tokenizer_mode skip_tokenizer_init trust_remote_code tensor_parallel_size pipeline_parallel_size dtype "
+    "gpu_memory_utilization swap_space cpu_offload_gb enforce_eager max_num_batched_tokens enable_prefix_caching "
+    "enable_chunked_prefill disable_log_stats disable_custom_all_reduce kv_cache_dtype block_size".split()
+)
+
+
+class LLM:
+    """A model that answers in this process. Any number of threads may use one; their requests run together.
+
+    model: a name of the catalog, a .gguf file, a folder, a Hugging Face repository or a URL; None: the default model.
+    seed: makes runs repeatable that give no seed of their own; None: fresh entropy for each request.
+    The other arguments are fields of EngineConfig. Raises TypebarError or ValueError, naming what is wrong.
+
+    `with LLM(...) as llm:` or `close()` gives the memory back.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        max_model_len: int | None = None,
+        threads: int | None = None,
+        quantization: str | None = "keep",
+        seed: int | None = None,
+        max_num_seqs: int = 16,
+        kv_memory: int | None = None,
+        isa: str = "",
+        **other: Any,
+    ) -> None:
+        if unknown := sorted(other.keys() - WITHOUT_MEANING):
+            raise TypeError(f"LLM() has no argument {unknown[0]!r}")
+        if other:
+            warnings.warn(f"without meaning on a CPU, ignored: {', '.join(sorted(other))}", stacklevel=2)
+        config = EngineConfig(
+            max_model_len=max_model_len,
+            threads=threads,
+            quantization=quantization or "keep",
+            max_num_seqs=max_num_seqs,
+            kv_memory=kv_memory,
+            isa=isa,
+        )
+        SamplingParams(seed=seed)
+        from typebar.model.download import resolve_model
+
+        resolved = resolve_model(model)
+        self.model = load_model(resolved.path, config, name=resolved.name)
+        self._seed = seed
+        self._numbers = itertools.count()
+        self._worker = Worker(Engine(self.model))
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Continue each prompt; all of them run as one batch. Results are in the order of the prompts.
+
+        A prompt is a text, in which control tokens such as <|im_end|> are recognised, {"prompt": text} or
+        {"prompt_token_ids": ids}. `sampling_params`: one for all, or one for each. Without max_tokens an answer goes on
+        until the model ends it or the context is full. `use_tqdm` shows the progress on stderr.
+
+        Raises ValueError before any work is done: ParameterError, ContextLengthError for a prompt that is too long.
+        """
+        single = isinstance(prompts, str | Mapping)
+        texts = [self._read_prompt(prompt) for prompt in ([prompts] if single else prompts)]
+        return self._run(self._requests(texts, sampling_params), use_tqdm)
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+        *,
+        stream: Literal[False] = False,
+        **template: Any,
+    ) -> list[RequestOutput]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        use_tqdm: bool = False,
+        *,
+        stream: Literal[True],
+        **template: Any,
+    ) -> "TextStreamer": ...
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+        *,
+        stream: bool = False,
+        **template: Any,
+    ) -> "list[RequestOutput] | TextStreamer":
+        """Answer a conversation, or each of a list of conversations, which run as one batch.
+
+        Messages are {"role": …, "content": …}; `template` are arguments of ChatTemplate.encode: tools,
+        add_generation_prompt, continue_final_message, variables of the template. With `stream` the result is an iterator
+        over pieces of text (str) of the one answer; closing it early ends the request at once.
+
+        Raises as `generate`, and TypebarError for messages that the model's template refuses.
+        """
+        chats = messages if messages and isinstance(messages[0], list | tuple) else [messages]
+        encode = self.model.chat_template().encode
+        prompts = [(None, encode(chat, **template)) for chat in chats]  # type: ignore[arg-type]
+        requests = self._requests(prompts, sampling_params)
+        if not stream:
+            return self._run(requests, use_tqdm)
+        if len(requests) != 1 or requests[0].params.n != 1:
+            raise ValueError("stream=True takes one conversation and n = 1")
+        return TextStreamer(self._worker, requests[0], self.model.tokenizer)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.model.tokenizer
+
+    def stats(self) -> Stats:
+        """What the engine has done and is doing."""
+        return self._worker.stats()
+
+    def close(self) -> None:
+        """End what runs, within one step, and stop the engine. Later calls raise TypebarError."""
+        self._worker.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read_prompt(self, prompt: object) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, Mapping):
+            ids, text = prompt.get("prompt_token_ids"), prompt.get("prompt")
+            if ids is not None:
+                if isinstance(ids, str) or not isinstance(ids, Iterable):
+                    raise ParameterError("prompt_token_ids", "a list of token ids", ids)
+                ids = list(ids)
+                if any(isinstance(id, bool) or not isinstance(id, int) for id in ids):
+                    raise ParameterError("prompt_token_ids", "a list of token ids", ids)
+                return (text if isinstance(text, str) else None), ids
+            prompt = text
+        if not isinstance(prompt, str):
+            raise ParameterError("prompts", 'a text, {"prompt": text}, {"prompt_token_ids": ids} or a list', prompt)
+        return prompt, self.model.tokenizer.encode(prompt, parse_special=True, add_special=True)
+
+    def _requests(
+        self,
+        prompts: Sequence[tuple[str | None, list[int]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> "list[_Request]":
+        """Check all prompts and parameters before anything runs."""
+        if sampling_params is None or isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params or SamplingParams()] * len(prompts)
+        if len(sampling_params) != len(prompts):
+            raise ValueError(f"there are {len(prompts)} prompts and {len(sampling_params)} sampling_params")
+        requests = []
+        for (prompt, ids), params in zip(prompts, sampling_params, strict=True):
+            if not isinstance(params, SamplingParams):
+                raise ParameterError("sampling_params", "SamplingParams", params)
+            number = next(self._numbers)
+            entropy = secrets.randbits(64) if self._seed is None else self._seed + number
+            generations = [
+                self._worker.new(f"{number}-{index}", ids, params.for_choice(index, entropy))
+                for index in range(params.n)
+            ]
+            requests.append(_Request(str(number), prompt, ids, params, generations))
+        return requests
+
+    def _run(self, requests: "list[_Request]", show_progress: bool) -> list[RequestOutput]:
+        outbox: SimpleQueue[Output] = SimpleQueue()
+        answers = {id: answer for request in requests for id, answer in request.answers.items()}
+        try:
+            for request in requests:
+                for generation in request.generations:
+                    self._worker.submit(generation, outbox.put)
+            with _progress(len(answers), show_progress) as advance:
+                left = len(answers)
+                while left:
+                    output = outbox.get()
+                    answers[output.request_id].add(output, self.model.tokenizer)
+                    if output.finish_reason is not None:
+                        _raise_if_failed(output)
+                        left -= 1
+                        advance()
+        except BaseException:
+            for id in answers:
+                self._worker.abort(id)
+            raise
+        return [request.output() for request in requests]
+
+
+class TextStreamer(Iterator[str]):
+    """The pieces of text of one answer as they come; `output` is there after the last. Belongs to one thread.
+
+    Leaving the loop early, `close()` or losing the last reference ends the request within a step.
+    """
+
+    def __init__(self, worker: Worker, request: "_Request", tokenizer: Tokenizer) -> None:
+        self._worker, self._request, self._tokenizer = worker, request, tokenizer
+        self._outbox: SimpleQueue[Output] = SimpleQueue()
+        self._id, self._answer = next(iter(request.answers.items()))
+        worker.submit(request.generations[0], self._outbox.put)
+
+    @property
+    def output(self) -> RequestOutput:
+        """What has come so far, and everything at the end."""
+        return self._request.output()
+
+    def __next__(self) -> str:
+        while self._answer.last is None:
+            output = self._outbox.get()
+            self._answer.add(output, self._tokenizer)
+            _raise_if_failed(output)
+            if output.text:
+                return output.text
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the request and take what it gave until then into `output`."""
+        if self._answer.last is not None:
+            return
+        self._worker.abort(self._id)
+        while self._answer.last is None and self._worker.is_alive:
+            self._answer.add(self._outbox.get(), self._tokenizer)
+
+    def __enter__(self) -> "TextStreamer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if (answer := getattr(self, "_answer", None)) is not None and answer.last is None:
+            self._worker.abort(self._id)
+
+
+@dataclass(slots=True)
+class _Request:
+    id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    generations: list[Generation]
+    answers: dict[str, Answer] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.answers = {generation.request.id: Answer(index) for index, generation in enumerate(self.generations)}
+
+    def output(self) -> RequestOutput:
+        answers = list(self.answers.values())
+        with_logprobs = self.params.logprobs is not None
+        return RequestOutput(
+            request_id=self.id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[answer.completion(with_logprobs) for answer in answers],
+            metrics=metrics(answers),
+            num_cached_tokens=next((answer.summary.cached_tokens for answer in answers if answer.summary), 0),
+            finished=all(answer.last is not None for answer in answers),
+        )
+
+
+def _raise_if_failed(output: Output) -> None:
+    if output.finish_reason == "error":
+        raise TypebarError((output.summary and output.summary.error) or "the engine failed; its log says why")
+
+
+class _progress:
+    """A progress bar on stderr, or nothing. The context is a function that counts one answer."""
+
+    def __init__(self, total: int, show: bool) -> None:
+        self._bar: Any = None
+        self._total = total
+        if show:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True))
+
+    def __enter__(self) -> Any:
+        if self._bar is None:
+            return lambda: None
+        self._bar.start()
+        task = self._bar.add_task("answers", total=self._total)
+        return lambda: self._bar.advance(task)
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,197 @@
+"""From a GGUF file to a model that can run: weights packed, tokenizer built, room for keys and values reserved."""
+
+import logging
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from typebar import _native
+from typebar.config import DEFAULT_MAX_MODEL_LEN, EngineConfig
+from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
+from typebar.errors import TypebarError
+from typebar.memory import MIB, available_memory
+from typebar.model.gguf import GGUFFile, GGUFTensor
+from typebar.model.names import match_tensors
+from typebar.model.rope import inverse_frequencies
+from typebar.model.spec import ModelSpec
+from typebar.text.chat import ChatTemplate, ChatTemplateError
+from typebar.text.tokenizer import UNUSED, Tokenizer
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONTEXTS = 4  # full contexts that the KV cache holds by default
+LEAST_CONTEXT = 256  # tokens; a default context is not made smaller than this to fit the memory
+OTHER_MEMORY = 256 * MIB  # tokenizer, interpreter, buffers of a step
+# Bytes per weight after packing; a margin over the packed formats' 5.0, 9.0 and 32 bits.
+PACKED_BYTES = {"q4": 0.7, "q8": 1.15, "f32": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run. One thread at a time may use `native`; everything else may be shared.
+
+    `max_model_len` and `kv_blocks` are those in force; `usable_vocab`: ids from there on are padding. `template` is
+    None where the model has no chat template, and `template_error` says why.
+    """
+
+    name: str
+    path: Path
+    config: EngineConfig
+    spec: ModelSpec
+    native: _native.Model
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    template_error: str
+    usable_vocab: int
+    max_model_len: int
+    kv_blocks: int
+    threads_reason: str
+
+    def chat_template(self) -> ChatTemplate:
+        """The model's chat template. TypebarError where it has none."""
+        if self.template is None:
+            raise ChatTemplateError(self.template_error)
+        return self.template
+
+
+def load_model(
+    path: Path | str, config: EngineConfig | None = None, *, name: str | None = None, **settings: Any
+) -> LoadedModel:
+    """Load the GGUF file `path`, or the split model that it is a shard of.
+
+    `settings` are fields of EngineConfig, in place of `config`. The tokenizer is built while the weights are packed.
+    Raises ModelFileError for a file that cannot be run, TypebarError where the memory is too small, ValueError for
+    settings out of range.
+    """
+    config = config or EngineConfig(**settings)
+    gguf = GGUFFile.open(path)
+    spec = ModelSpec.from_gguf(gguf)
+    tensors = match_tensors(spec, gguf)
+    max_model_len, kv_blocks = _kv_size(spec, config, _packed_bytes(tensors, config.quantization))
+    threads, threads_reason = _threads(config.threads)
+    usable_vocab = _usable_vocab(spec, gguf.metadata)
+    frequencies, attention_factor = inverse_frequencies(spec.rope, spec.head_dim, max_model_len)
+    shape = _native.ModelConfig(
+        vocab_size=spec.vocab_size,
+        usable_vocab=usable_vocab,
+        hidden_size=spec.hidden_size,
+        num_layers=spec.num_layers,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        intermediate_size=spec.intermediate_size,
+        rms_norm_eps=spec.rms_norm_eps,
+        inverse_frequencies=frequencies,
+        rope_attention_factor=attention_factor,
+        max_positions=max_model_len,
+        kv_blocks=kv_blocks,
+        max_step_tokens=config.max_step_tokens,
+        max_step_sequences=config.max_num_seqs,
+    )
+    with ThreadPoolExecutor(1) as background:
+        text = background.submit(_text, gguf.metadata)
+        native = _native.Model(shape, threads, config.isa)
+        _load_weights(native, tensors, config.quantization, spec.rope_interleaved)
+        tokenizer, template, template_error = text.result()
+    return LoadedModel(
+        name=name or spec.name,
+        path=gguf.path,
+        config=config,
+        spec=spec,
+        native=native,
+        tokenizer=tokenizer,
+        template=template,
+        template_error=template_error,
+        usable_vocab=usable_vocab,
+        max_model_len=max_model_len,
+        kv_blocks=kv_blocks,
+        threads_reason=threads_reason,
+    )
+
+
+def _text(metadata: Mapping[str, Any]) -> tuple[Tokenizer, ChatTemplate | None, str]:
+    tokenizer = Tokenizer.from_gguf(metadata)
+    try:
+        return tokenizer, ChatTemplate(tokenizer.chat_template, tokenizer), ""
+    except ChatTemplateError as error:
+        return tokenizer, None, str(error)
+
+
+def _load_weights(
+    native: _native.Model, tensors: Mapping[str, GGUFTensor], quantization: str, interleaved_rope: bool
+) -> None:
+    with ExitStack() as files:
+        descriptors: dict[Path, int] = {}
+        for tensor in tensors.values():
+            if tensor.path not in descriptors:
+                descriptors[tensor.path] = os.open(tensor.path, os.O_RDONLY | os.O_CLOEXEC)
+                files.callback(os.close, descriptors[tensor.path])
+        sources = {name: _source(name, tensor, descriptors[tensor.path]) for name, tensor in tensors.items()}
+        native.load(sources, quantization, interleaved_rope)
+
+
+def _source(name: str, tensor: GGUFTensor, descriptor: int) -> _native.TensorSource:
+    rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, *tensor.shape)
+    return _native.TensorSource(name=name, type=tensor.type, rows=rows, cols=cols, fd=descriptor, offset=tensor.offset)
+
+
+def _usable_vocab(spec: ModelSpec, metadata: Mapping[str, Any]) -> int:
+    """Rows of the vocabulary before the padding at its end."""
+    types = metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        return spec.vocab_size
+    used = np.flatnonzero(np.asarray(types) != UNUSED)
+    return int(used[-1]) + 1 if used.size else spec.vocab_size
+
+
+def _threads(wanted: int | None) -> tuple[int, str]:
+    if wanted is None:
+        return _native.choose_threads()
+    allowed = int(_native.cpu_info()["logical_cpus"])
+    if wanted > allowed:
+        log.warning("%d threads were asked for, but this process may use %d CPUs: using %d", wanted, allowed, allowed)
+    return min(wanted, allowed), "as asked for"
+
+
+def _packed_bytes(tensors: Mapping[str, GGUFTensor], quantization: str) -> int:
+    """About the memory that the weights take."""
+    if quantization == "keep":
+        return int(1.1 * sum(tensor.nbytes for tensor in tensors.values()))
+    return int(PACKED_BYTES[quantization] * sum(prod(tensor.shape) for tensor in tensors.values()))
+
+
+def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[int, int]:
+    """The context length and the number of KV blocks, within memory. TypebarError, with the numbers, where none fit."""
+    if config.max_model_len is not None and config.max_model_len > spec.context_length:
+        raise ValueError(
+            f"max_model_len must be at most {spec.context_length}, the context of the model, got {config.max_model_len}"
+        )
+    max_model_len = config.max_model_len or min(DEFAULT_MAX_MODEL_LEN, spec.context_length)
+    block_bytes = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim * BLOCK_TOKENS  # f16 keys and values
+    if config.kv_memory is not None:
+        budget, source = config.kv_memory, "kv_memory"
+        wanted = budget // block_bytes
+    else:
+        available, source = available_memory()
+        budget = available - weight_bytes - OTHER_MEMORY
+        wanted = blocks_for(max_model_len) * min(DEFAULT_CONTEXTS, config.max_num_seqs)
+    blocks = min(wanted, max(0, budget) // block_bytes)
+    if blocks >= blocks_for(max_model_len):
+        return max_model_len, blocks
+    least = max_model_len if config.max_model_len is not None else min(LEAST_CONTEXT, max_model_len)
+    if blocks < blocks_for(least):
+        raise TypebarError(
+            f"a context of {least} tokens needs {blocks_for(least) * block_bytes / MIB:.0f} MiB for keys and values "
+            f"beside about {(weight_bytes + OTHER_MEMORY) / MIB:.0f} MiB for the model, and {source} leaves "
+            f"{max(0, budget) / MIB:.0f} MiB: use a smaller max_model_len or model, or give it more memory"
+        )
+    log.warning("the context is %d tokens instead of %d, since %s allows no more", blocks * BLOCK_TOKENS, max_model_len,
+                source)  # fmt: skip
+    return blocks * BLOCK_TOKENS, blocks
