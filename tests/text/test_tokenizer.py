@@ -160,10 +160,20 @@ def test_unusable_metadata_is_named(smollm_metadata: dict[str, Any], changes: di
 
 @pytest.mark.parametrize(
     "text",
-    ["a" * 200_000, "_" * 200_000, "汉" * 100_000, " " * 200_000, "\n" * 200_000, " " * 200_000 + "x", "\u0301" * 200_000,
-     "\u200d" * 100_000, "7" * 200_000, " \n" * 100_000],
+    [
+        "a" * 200_000,
+        "_" * 200_000,
+        "汉" * 100_000,
+        " " * 200_000,
+        "\n" * 200_000,
+        " " * 200_000 + "x",
+        "\u0301" * 200_000,
+        "\u200d" * 100_000,
+        "7" * 200_000,
+        " \n" * 100_000,
+    ],
     ids=lambda text: f"{text[:2]!a}",
-)  # fmt: skip
+)
 def test_long_runs_take_under_a_second(coder: Tokenizer, text: str) -> None:
     start = time.thread_time()
     ids = coder.encode(text)

@@ -3,6 +3,7 @@
 import random
 import unicodedata
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import regex
@@ -13,11 +14,29 @@ QWEN2_WORDS = (
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 _PHRASES = (
-    "The quick brown fox", "用Python写一个快速排序", "def f(x):\n    return x\r\n", "I'LL don't we've 'S 'Ret", "2024-11-30 3.14159",
-    "for (int i = 0; i < n; ++i) {\n\t\ta[i] += 1;\n}", "नमस्ते दुनिया", "สวัสดีชาวโลก", "مرحبا ٣٤", "한국어 조선", "日本語のテスト、です。",
-    "😀🤖🦙🫠👨‍👩‍👧‍👦🇨🇳", "é e\u0301 \u212b \u1100\u1161 \ufb01", "Ⅷ①²½", "   \t\t  ", "\n\n\n", "\r\n\r\n", "->=>!=<|im_end|>",
-    "https://example.com/a?b=c&d=%20", '{"a": [1, 2.5e-3, null]}', "x² + y² = z²", "don’t “quote” — dash…",
-)  # fmt: skip
+    "The quick brown fox",
+    "用Python写一个快速排序",
+    "def f(x):\n    return x\r\n",
+    "I'LL don't we've 'S 'Ret",
+    "2024-11-30 3.14159",
+    "for (int i = 0; i < n; ++i) {\n\t\ta[i] += 1;\n}",
+    "नमस्ते दुनिया",
+    "สวัสดีชาวโลก",
+    "مرحبا ٣٤",
+    "한국어 조선",
+    "日本語のテスト、です。",
+    "😀🤖🦙🫠👨‍👩‍👧‍👦🇨🇳",
+    "é e\u0301 \u212b \u1100\u1161 \ufb01",
+    "Ⅷ①²½",
+    "   \t\t  ",
+    "\n\n\n",
+    "\r\n\r\n",
+    "->=>!=<|im_end|>",
+    "https://example.com/a?b=c&d=%20",
+    '{"a": [1, 2.5e-3, null]}',
+    "x² + y² = z²",
+    "don’t “quote” — dash…",
+)
 
 
 def random_texts(count: int, seed: int, assigned_only: bool = False) -> Iterator[str]:
@@ -30,9 +49,22 @@ def random_texts(count: int, seed: int, assigned_only: bool = False) -> Iterator
 
     def char() -> str:
         low, high = rng.choice(
-            [(0x20, 0x7E), (0x20, 0x7E), (0, 0x24F), (0x300, 0x36F), (0x370, 0x1FFF), (0x2000, 0x2BFF), (0x3000, 0x9FFF),
-             (0xA000, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x1FFFF), (0x1F300, 0x1FAFF), (0x20000, 0x3FFFF), (0x40000, 0x10FFFF)]
-        )  # fmt: skip
+            [
+                (0x20, 0x7E),
+                (0x20, 0x7E),
+                (0, 0x24F),
+                (0x300, 0x36F),
+                (0x370, 0x1FFF),
+                (0x2000, 0x2BFF),
+                (0x3000, 0x9FFF),
+                (0xA000, 0xD7FF),
+                (0xE000, 0xFFFF),
+                (0x10000, 0x1FFFF),
+                (0x1F300, 0x1FAFF),
+                (0x20000, 0x3FFFF),
+                (0x40000, 0x10FFFF),
+            ]
+        )
         return chr(rng.randint(low, high))
 
     def piece() -> str:
@@ -67,7 +99,7 @@ def _in_old_tables(char: str) -> bool:
 
 
 class SlowBPE:
-    """Byte-level BPE straight from its definition: cut words, then merge the pair of the lowest rank until none is left.
+    """Byte-level BPE by its definition: cut words, then merge the pair of the lowest rank until none is left.
 
     Bytes that the vocabulary lacks (SmolLM2 lacks six control characters and the lead bytes of planes 4 to 11)
     are dropped, as Hugging Face does.
@@ -97,7 +129,7 @@ class SlowBPE:
 
     def _merge(self, parts: list[str]) -> list[int]:
         while len(parts) > 1:
-            pairs = [f"{left} {right}" for left, right in zip(parts, parts[1:], strict=False)]
+            pairs = [f"{left} {right}" for left, right in pairwise(parts)]
             best = min(pairs, key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break
@@ -115,7 +147,7 @@ class SlowBPE:
 
 
 def hf_qwen2_tokenizer(metadata: Mapping[str, Any]) -> Any:
-    """transformers' own Qwen2 tokenizer on the vocabulary of a GGUF, with its added tokens as the hub's file has them."""
+    """transformers' own Qwen2 tokenizer on the vocabulary of a GGUF, its added tokens as in the hub's file."""
     from tokenizers import AddedToken
     from transformers import Qwen2Tokenizer
 
