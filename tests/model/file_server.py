@@ -12,8 +12,12 @@ from typing import Any
 
 @dataclass
 class Page:
-    """What one path answers. `cuts` are body lengths after which the connection drops, one per request;
-    `statuses` are refusals, one per request, before it answers normally; `pause_s` comes between pieces of 64 kB."""
+    """What one path answers.
+
+    `cuts` are body lengths after which the connection drops, one per request. `statuses` are refusals, one per GET,
+    before it answers normally; `refuse_all` is one for ever. `pause_s` comes between pieces of 64 kB;
+    after the first piece the answer waits for `gate`.
+    """
 
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
@@ -21,10 +25,12 @@ class Page:
     ranges: bool = True
     cuts: list[int] = field(default_factory=list)
     statuses: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    refuse_all: tuple[int, dict[str, str]] | None = None
     redirect: str | None = None
     announced: int | None = None
     pause_s: float = 0.0
     hang_after: int | None = None
+    gate: threading.Event | None = None
 
 
 class FileServer:
@@ -68,11 +74,14 @@ class FileServer:
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
-        self.requests.append((request.command, path, dict(request.headers)))
+        headers = {name.title(): value for name, value in request.headers.items()}
+        self.requests.append((request.command, path, headers))
         request.close_connection = True
         page = self.pages.get(path)
         if page is None:
             self._refuse(request, 404, {})
+        elif page.refuse_all:
+            self._refuse(request, *page.refuse_all)
         elif page.statuses and request.command == "GET":
             self._refuse(request, *page.statuses.pop(0))
         elif page.redirect:
@@ -84,6 +93,7 @@ class FileServer:
         request.send_response(status)
         for name, value in {"Content-Length": "0", **headers}.items():
             request.send_header(name, value)
+        request.send_header("Connection", "close")
         request.end_headers()
 
     def _send(self, request: BaseHTTPRequestHandler, page: Page) -> None:
@@ -100,6 +110,7 @@ class FileServer:
             request.send_header("ETag", page.etag)
         for name, value in page.headers.items():
             request.send_header(name, value)
+        request.send_header("Connection", "close")
         request.end_headers()
         if request.command == "GET":
             self._body(request, page, page.body[start or 0 :])
@@ -124,6 +135,8 @@ class FileServer:
                     return
                 request.wfile.write(body[at : at + (1 << 16)])
                 time.sleep(page.pause_s)
+                if page.gate:
+                    page.gate.wait(60)
         except OSError:
             pass  # the client went away, as some tests want
 

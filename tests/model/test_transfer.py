@@ -4,7 +4,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ from typebar.model.transfer import Download, Limits, SourceError, fetch, unreach
 BODY = gguf_like(1_000_000)
 ONCE = Limits(read_s=2.0, tries=1, backoff_s=0.01)
 PATIENT = Limits(read_s=2.0, tries=4, backoff_s=0.01)
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        yield running
 
 
 @pytest.fixture
