@@ -74,7 +74,7 @@ def test_reads_a_vocabulary_of_the_usual_size_quickly(write):
         seconds.append(time.process_time() - start)
     assert metadata["tokens"] == tokens
     assert metadata["merges"] == merges
-    assert min(seconds) < 0.5, "a parse takes 0.15 s of CPU time on a 3 GHz core; the gguf package takes 17 s"
+    assert min(seconds) < 0.5, "a parse took 0.15 s on an idle Zen 3 core"
 
 
 def test_a_header_longer_than_the_first_read(write, monkeypatch):
