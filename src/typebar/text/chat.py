@@ -102,9 +102,8 @@ class ChatTemplate:
 
         Raises MessageError for messages that are not a chat, ChatTemplateError where the template refuses them.
         """
-        return self._marks.remove(
-            self._render_marked(messages, tools, add_generation_prompt, continue_final_message, kwargs)
-        )
+        marked, _ = self._render_marked(messages, tools, add_generation_prompt, continue_final_message, kwargs)
+        return self._marks.remove(marked)
 
     def encode(
         self,
@@ -116,44 +115,43 @@ class ChatTemplate:
     ) -> list[int]:
         """The prompt as token ids; arguments and errors as for `render`. Control tokens come from the template
         alone: the ids are those of transformers for messages that spell no control token."""
-        marked = self._render_marked(messages, tools, add_generation_prompt, continue_final_message, kwargs)
+        marked, given = self._render_marked(messages, tools, add_generation_prompt, continue_final_message, kwargs)
+        self._check_scaffold(marked, given)
         ids: list[int] = []
         for text, control in self._marks.split(marked):
             ids += self._tokenizer.encode(text)
             if control is not None:
                 ids.append(control)
-        self._check_scaffold(marked, (messages, tools, kwargs))
         return ids
 
     def _render_marked(
         self, messages: object, tools: object, add_generation_prompt: bool, continue_final: bool, kwargs: dict[str, Any]
-    ) -> str:
+    ) -> tuple[str, dict[str, Any]]:
+        """The prompt with marks, and the caller's data as the template saw it."""
         try:
-            chat = checked_messages(messages)
-            given = {"tools": checked_tools(tools), **plain_data(kwargs, "chat_template_kwargs")}
+            given = {
+                **plain_data(kwargs, "chat_template_kwargs"),
+                "messages": checked_messages(messages),
+                "tools": checked_tools(tools),
+            }
         except RecursionError as error:
             raise MessageError("messages", "the data is nested too deeply") from error
+        options = {"documents": None, "add_generation_prompt": add_generation_prompt and not continue_final}
         tag = f"{self._marks.nonce}continue "  # ends in a space to see whether the template trims
         if continue_final:
-            if not chat[-1].get("content"):
-                raise MessageError(f"messages[{len(chat) - 1}].content", "there is no text to continue")
-            chat[-1]["content"] += tag
-        variables = {
-            "messages": chat,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt and not continue_final,
-            **self._variables,
-            **given,
-        }
-        text = _run(self._template, variables)
+            final = given["messages"][-1]
+            if not final.get("content"):
+                raise MessageError(f"messages[{len(given['messages']) - 1}].content", "there is no text to continue")
+            final["content"] += tag
+        text = _run(self._template, {**options, **self._variables, **given})
         if not continue_final:
-            return text
+            return text, given
         cut = text.rfind(tag.strip())
         if cut < 0:
             raise ChatTemplateError("the chat template drops the final message, so it cannot be continued")
-        return text[:cut] if text.startswith(tag, cut) else text[:cut].rstrip()
+        return text[:cut] if text.startswith(tag, cut) else text[:cut].rstrip(), given
 
-    def _check_scaffold(self, marked: str, given: object) -> None:
+    def _check_scaffold(self, marked: str, given: dict[str, Any]) -> None:
         """Refuse a template that puts control tokens together from parts, such as `'<|' + role + '|>'`: the parts
         carry no mark, so they would silently be encoded as plain text."""
         unmarked = self._marks.find_unmarked(marked)

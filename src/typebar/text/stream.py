@@ -13,15 +13,18 @@ class TextStream:
 
     The text is that of `Tokenizer.decode` on the same ids, cut before the first stop string that completes (of
     several that complete on one character: the longest). `include_stop` keeps the stop string itself. Empty stop
-    strings are ignored.
+    strings are ignored. Control tokens are left out unless `skip_special` is False.
 
     Attributes:
         stop_reason: the stop string that was met, or None.
         last_bytes: the bytes that the last fed token stands for; empty for a hidden control token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), include_stop: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), include_stop: bool = False, skip_special: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
+        self._hidden = tokenizer.special_ids if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._matchers = [_Matcher(text) for text in dict.fromkeys(stop) if text]
         self._include_stop = include_stop
@@ -36,8 +39,7 @@ class TextStream:
 
     def feed(self, token_id: int) -> str:
         """Text that token `token_id` makes safe to send; may be empty. Raises ValueError for an unknown id."""
-        hidden = token_id in self._tokenizer.special_ids
-        self.last_bytes = b"" if hidden else self._tokenizer.token_bytes(token_id)
+        self.last_bytes = b"" if token_id in self._hidden else self._tokenizer.token_bytes(token_id)
         return self._release(self._decoder.decode(self.last_bytes))
 
     def finish(self) -> str:
