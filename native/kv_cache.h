@@ -5,11 +5,17 @@
 
 namespace typebar {
 
-// Paged f16 keys and values. Address space for all blocks is reserved at once, memory is taken as blocks are written
-// and can be given back. Layout: [layer][block][kv head] then keys [head_dim][16], values [16][head_dim].
+// Paged f16 keys and values in blocks of 16 tokens. Address space for all blocks is reserved at once, memory is taken
+// as blocks are written and can be given back. Layout, in f16 elements:
+//
+//   [layer][block][kv head] of { keys [head_dim][16], values [16][head_dim] }
+//
+// Keys and values of a block lie side by side, 4 KB for a head of 64: a page holds one or the other head and nothing
+// of another block.
 class KvCache {
  public:
-  KvCache(int layers, int kv_heads, int head_dim, int blocks);  // throws std::bad_alloc
+  // All at least 1. Throws std::invalid_argument, and std::bad_alloc when the address space cannot be had.
+  KvCache(int layers, int kv_heads, int head_dim, int blocks);
   ~KvCache();
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
@@ -17,7 +23,7 @@ class KvCache {
   int blocks() const { return blocks_; }
   std::size_t block_bytes() const;  // of one block over all layers, keys and values
   // f16 elements between consecutive blocks of one layer.
-  std::size_t block_stride() const { return std::size_t(kv_heads_) * head_dim_ * 16; }
+  std::size_t block_stride() const { return std::size_t(kv_heads_) * 2 * plane(); }
   // Pool of a layer at a KV head: block b starts at + b·block_stride().
   std::uint16_t* keys(int layer, int kv_head) const;
   std::uint16_t* values(int layer, int kv_head) const;
@@ -27,9 +33,11 @@ class KvCache {
   void release();
 
  private:
-  int layers_, kv_heads_, head_dim_, blocks_;
-  std::uint16_t* base_ = nullptr;
+  std::size_t plane() const { return std::size_t(head_dim_) * 16; }  // keys or values of a block at one head
+
+  const int layers_, kv_heads_, head_dim_, blocks_;
   std::size_t bytes_ = 0;
+  std::uint16_t* base_ = nullptr;
 };
 
 }  // namespace typebar
