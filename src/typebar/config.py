@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from typebar.errors import ParameterError
+
 QUANTIZATIONS = ("keep", "q8", "q4", "f32")
 DEFAULT_MAX_MODEL_LEN = 4096
 
@@ -13,7 +15,7 @@ CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How a model is loaded and its requests are scheduled. Raises ValueError that names the field.
+    """How a model is loaded and its requests are scheduled. Raises ParameterError (a ValueError) that names the field.
 
     max_model_len: tokens of prompt and answer together; None: 4096, or the model's own limit where that is smaller.
     threads: None: by affinity, cgroup quota and physical cores.
@@ -47,7 +49,7 @@ class EngineConfig:
 
     def _check(self, field: str, ok: bool, expected: str) -> None:
         if not ok:
-            raise ValueError(f"{field} must be {expected}, got {getattr(self, field)!r}")
+            raise ParameterError(field, expected, getattr(self, field))
 
 
 def _is_count(value: object) -> bool:

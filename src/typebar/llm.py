@@ -12,11 +12,11 @@ from typing import Any, Literal, overload
 from typebar.config import EngineConfig
 from typebar.engine.engine import Engine
 from typebar.engine.generation import Generation
-from typebar.engine.params import ParameterError, SamplingParams
+from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
 from typebar.engine.stats import Stats
 from typebar.engine.worker import Worker
-from typebar.errors import TypebarError
+from typebar.errors import ParameterError, TypebarError
 from typebar.model.load import load_model
 from typebar.outputs import Answer, RequestOutput, metrics
 from typebar.text.tokenizer import Tokenizer
@@ -25,11 +25,12 @@ Prompt = str | Mapping[str, Any]
 Message = Mapping[str, Any]
 
 # Settings of vLLM's LLM for other hardware: they are accepted, so that a program runs by changing its import.
-WITHOUT_MEANING = frozenset(
-    "tokenizer tokenizer_mode skip_tokenizer_init trust_remote_code tensor_parallel_size pipeline_parallel_size dtype "
-    "gpu_memory_utilization swap_space cpu_offload_gb enforce_eager max_num_batched_tokens enable_prefix_caching "
-    "enable_chunked_prefill disable_log_stats disable_custom_all_reduce kv_cache_dtype block_size".split()
-)
+WITHOUT_MEANING = {
+    "tokenizer", "tokenizer_mode", "skip_tokenizer_init", "trust_remote_code", "tensor_parallel_size",
+    "pipeline_parallel_size", "dtype", "gpu_memory_utilization", "swap_space", "cpu_offload_gb", "enforce_eager",
+    "max_num_batched_tokens", "enable_prefix_caching", "enable_chunked_prefill", "disable_log_stats",
+    "disable_custom_all_reduce", "kv_cache_dtype", "block_size",
+}  # fmt: skip
 
 
 class LLM:
@@ -128,8 +129,8 @@ class LLM:
         """Answer a conversation, or each of a list of conversations, which run as one batch.
 
         Messages are {"role": …, "content": …}; `template` are arguments of ChatTemplate.encode: tools,
-        add_generation_prompt, continue_final_message, variables of the template. With `stream` the result is an iterator
-        over pieces of text (str) of the one answer; closing it early ends the request at once.
+        add_generation_prompt, continue_final_message, variables of the template. With `stream` the result is an
+        iterator over pieces of text (str) of the one answer; closing it early ends the request at once.
 
         Raises as `generate`, and TypebarError for messages that the model's template refuses.
         """

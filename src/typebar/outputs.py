@@ -19,8 +19,8 @@ class Logprob:
 class CompletionOutput:
     """One answer. `logprobs[i]` maps token ids to Logprob: the token drawn i-th and the most likely ones.
 
-    `finish_reason`: "stop" (an end token or stop string, `stop_reason` says which of the caller's), "length" (max_tokens
-    or the context), "abort". `token_ids` holds the end token where there was one; `text` never does.
+    `finish_reason`: "stop" (an end token or stop string, `stop_reason` says which of the caller's), "length"
+    (max_tokens or the context), "abort". `token_ids` holds the end token where there was one; `text` never does.
     """
 
     index: int
@@ -34,7 +34,7 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Moments in seconds of `time.perf_counter()`; 0 where one was never reached. For n > 1 those of the last answer."""
+    """Moments in seconds of `time.perf_counter()`; 0 where one was never reached. For n > 1 over all answers."""
 
     arrival_time: float
     first_scheduled_time: float
@@ -65,7 +65,7 @@ def _rate(tokens: int, seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A finished request. `prompt` is None where token ids were given. `num_cached_tokens` came from the prefix cache."""
+    """A finished request. `prompt` is None for token ids and chats; `num_cached_tokens` were not computed anew."""
 
     request_id: str
     prompt: str | None

@@ -4,8 +4,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from typebar.engine.params import ParameterError, SamplingParams
-from typebar.errors import TypebarError
+from typebar.engine.params import SamplingParams
+from typebar.errors import ParameterError, TypebarError
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from typebar import _native
-from typebar.engine.params import ParameterError, SamplingParams
+from typebar.engine.params import SamplingParams
 from typebar.engine.request import FinishReason, Output, Request, Summary, TokenLogprob
+from typebar.errors import ParameterError
 from typebar.model.load import LoadedModel
 from typebar.text.stream import TextStream
 
@@ -24,7 +25,9 @@ class Generation:
         _check_ids(prompt, params, vocab_size)
         self.request = Request.create(id, prompt, params, model.max_model_len)
         self.params = params
-        self.text = TextStream(model.tokenizer, params.stop_strings, params.include_stop_str_in_output)
+        self.text = TextStream(
+            model.tokenizer, params.stop_strings, params.include_stop_str_in_output, params.skip_special_tokens
+        )
         self.stop_ids = frozenset(params.stop_token_ids or ())
         self.end_ids = self.stop_ids if params.ignore_eos else self.stop_ids | model.tokenizer.end_ids
         self.sampler = _native.Sampler(

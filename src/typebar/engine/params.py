@@ -6,22 +6,13 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
-from typebar.errors import TypebarError
+from typebar.errors import ParameterError
 
 MAX_CHOICES = 64
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIAS = 1024
-
-
-class ParameterError(TypebarError, ValueError):
-    """A field of a request has a wrong type or is out of range. `field` names it."""
-
-    def __init__(self, field: str, expected: str, value: object) -> None:
-        shown = repr(value)
-        super().__init__(f"{field} must be {expected}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
-        self.field = field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 from typebar import _native
 from typebar.config import DEFAULT_MAX_MODEL_LEN, EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
-from typebar.errors import TypebarError
+from typebar.errors import ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
 from typebar.model.gguf import GGUFFile, GGUFTensor
 from typebar.model.names import match_tensors
@@ -170,9 +170,8 @@ def _packed_bytes(tensors: Mapping[str, GGUFTensor], quantization: str) -> int:
 def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[int, int]:
     """The context length and the number of KV blocks, within memory. TypebarError, with the numbers, where none fit."""
     if config.max_model_len is not None and config.max_model_len > spec.context_length:
-        raise ValueError(
-            f"max_model_len must be at most {spec.context_length}, the context of the model, got {config.max_model_len}"
-        )
+        limit = f"at most {spec.context_length}, the context of the model"
+        raise ParameterError("max_model_len", limit, config.max_model_len)
     max_model_len = config.max_model_len or min(DEFAULT_MAX_MODEL_LEN, spec.context_length)
     block_bytes = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim * BLOCK_TOKENS  # f16 keys and values
     if config.kv_memory is not None:

@@ -1,0 +1,77 @@
+"""The `typebar` command. Only the module of the command that was asked for is imported."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+COMMANDS = {
+    "run": "typebar.cli.run",
+    "chat": "typebar.cli.chat",
+    "pull": "typebar.cli.pull",
+    "rm": "typebar.cli.pull",
+    "doctor": "typebar.cli.doctor",
+}
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["--version"], ["-V"]):
+        from typebar import __version__
+
+        print(f"typebar {__version__}")
+        return
+    _guarded(_run)(arguments)
+
+
+def _run(arguments: list[str]) -> None:
+    import typer
+
+    app = typer.Typer(
+        name="typebar",
+        help="Small language models at typewriter speed on an ordinary CPU. `typebar --version` tells the version.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(lambda: None)  # keeps the name of the command in the usage where only one is registered
+    wanted = arguments[0] if arguments else ""
+    for name in [wanted] if wanted in COMMANDS else COMMANDS:
+        command: Callable[..., Any] = getattr(import_module(COMMANDS[name]), name)
+        app.command(name)(_guarded(command))
+    app(args=arguments)
+
+
+def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`command` with its errors as one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader has gone. Nothing more may be written, not even by the interpreter's own last flush.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(BROKEN_PIPE)
+        except Exception as error:
+            from typebar.errors import ParameterError, TypebarError
+
+            if not isinstance(error, TypebarError):
+                raise
+            print(f"typebar: {error}", file=sys.stderr)
+            sys.exit(2 if isinstance(error, ParameterError) else 1)
+
+    return guarded
+
+
+if __name__ == "__main__":
+    main()
