@@ -199,6 +199,7 @@ def _substitute(model: Model, error: TypebarError, sources: Sources) -> Resolved
     """Lets the substitute of `model` serve, and notes it so that the next start asks no network."""
     other = find(model.substitute or "")
     assert other is not None
+    sources.report.log(f"{model.name} is nowhere to be had, looking for {other.name} instead")
     try:
         found = _resolve(other, sources, retry=False)
     except TypebarError as second:

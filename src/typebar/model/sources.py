@@ -30,6 +30,7 @@ class Sources:
     def __init__(self, report: Report) -> None:
         self.report = report
         self._reasons: dict[str, str | None] = {}
+        self._said: set[str] = set()
 
     def fetch(self, model: Model) -> tuple[list[CachedFile], str]:
         """The files of `model` and the name of the source that had them.
@@ -43,12 +44,17 @@ class Sources:
                 return self._from(source, model), name
             except SourceError as error:
                 reasons.append(f"{name}: {error}")
-                following = model.sources[i + 1 :]
-                self.report.log(f"{reasons[-1]}" + (f", trying {source_name(following[0])}" if following else ""))
+                self._pass_over(reasons[-1], model.sources[i + 1 :])
         raise TypebarError(
             f"{model.name} could not be fetched ({'; '.join(reasons)}). Check the network or the proxy "
             "(HTTPS_PROXY), set HF_ENDPOINT to a mirror, or give -m a .gguf file that you have"
         )
+
+    def _pass_over(self, reason: str, following: tuple[Source, ...]) -> None:
+        """Says once why a source is passed over, and which one is next."""
+        if reason not in self._said:
+            self._said.add(reason)
+            self.report.log(reason + (f", trying {source_name(following[0])}" if following else ""))
 
     def unreachable(self, url: str) -> str | None:
         """Why the server of `url` does not answer, or None; probed once."""
