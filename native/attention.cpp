@@ -1,0 +1,157 @@
+#include "attention.h"
+
+#include <algorithm>
+
+namespace typebar {
+namespace {
+
+// (maximum, sum, output[head_dim]) of consecutive (token, head) rows.
+struct Rows {
+  float* maxima;
+  float* sums;
+  float* outputs;
+
+  Rows(float* base, std::size_t total, std::size_t first, int head_dim)
+      : maxima(base + first), sums(base + total + first), outputs(base + 2 * total + first * head_dim) {}
+};
+
+std::size_t row_floats(std::size_t rows, int head_dim) { return rows * (std::size_t(head_dim) + 2); }
+
+int segments_before(int position) { return (position + kKvSegment - 1) / kKvSegment; }
+
+// Multiplications of a unit, up to a factor.
+std::int64_t work(const AttentionUnit& unit, const AttentionSequence& sequence) {
+  const std::int64_t end = std::min(sequence.first_position + unit.token_end, unit.segment_end * kKvSegment);
+  return (end - std::int64_t(unit.segment_begin) * kKvSegment) * (unit.token_end - unit.token_begin);
+}
+
+void split_by_segment(AttentionUnit whole, int rows, AttentionPlan& plan) {
+  whole.partial = std::ptrdiff_t(plan.partial_rows);
+  plan.merges.push_back(whole);
+  for (int segment = 0; segment < whole.segment_end; ++segment) {
+    AttentionUnit unit = whole;
+    unit.segment_begin = segment;
+    unit.segment_end = segment + 1;
+    unit.partial = std::ptrdiff_t(plan.partial_rows);
+    plan.units.push_back(unit);
+    plan.partial_rows += rows;
+  }
+}
+
+void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int segment, const Rows& result,
+                    float* scratch) {
+  const AttentionSequence& sequence = layer.sequences[unit.sequence];
+  const AttentionShape& shape = layer.shape;
+  const std::size_t row = std::size_t(sequence.first_row) + unit.token_begin;
+  const std::size_t head_offset = std::size_t(unit.kv_head) * shape.head_dim * kKvBlock;
+  AttentionTask task{};
+  task.query = layer.query + row * layer.query_stride + std::size_t(unit.kv_head) * shape.group() * shape.head_dim;
+  task.query_stride = layer.query_stride;
+  task.tokens = unit.token_end - unit.token_begin;
+  task.heads = shape.group();
+  task.head_dim = shape.head_dim;
+  task.first_position = sequence.first_position + unit.token_begin;
+  task.segment_begin = segment * kKvSegment;
+  task.segment_end = task.segment_begin + kKvSegment;
+  task.scale = layer.scale;
+  task.keys = layer.keys + head_offset;
+  task.values = layer.values + head_offset;
+  task.block_stride = layer.block_stride;
+  task.block_table = sequence.block_table;
+  task.maxima = result.maxima;
+  task.sums = result.sums;
+  task.outputs = result.outputs;
+  task.scratch = scratch;
+  layer.kernels->attend(task);
+}
+
+void merge_rows(const AttentionLayer& layer, int rows, const Rows& running, const Rows& segment) {
+  const int head_dim = layer.shape.head_dim;
+  for (int r = 0; r < rows; ++r) {
+    layer.kernels->merge_attention(running.maxima + r, running.sums + r, running.outputs + std::size_t(r) * head_dim,
+                                   segment.maxima[r], segment.sums[r], segment.outputs + std::size_t(r) * head_dim,
+                                   head_dim);
+  }
+}
+
+void write_output(const AttentionLayer& layer, const AttentionUnit& unit, const Rows& result) {
+  const int head_dim = layer.shape.head_dim;
+  const int group = layer.shape.group();
+  const std::size_t row = std::size_t(layer.sequences[unit.sequence].first_row) + unit.token_begin;
+  for (int r = 0; r < (unit.token_end - unit.token_begin) * group; ++r) {
+    float* out = layer.output + (row + r / group) * layer.output_stride +
+                 (std::size_t(unit.kv_head) * group + r % group) * head_dim;
+    layer.kernels->divide(result.outputs + std::size_t(r) * head_dim, result.sums[r], head_dim, out);
+  }
+}
+
+}  // namespace
+
+std::size_t attention_scratch(int rows, int head_dim) {
+  const std::size_t floats = std::size_t(kKvStrip) * head_dim + std::size_t(rows) * (head_dim + kKvStrip + 9);
+  return (floats + 15) / 16 * 16;
+}
+
+AttentionPlan plan_attention(std::span<const AttentionSequence> sequences, const AttentionShape& shape) {
+  AttentionPlan plan;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const AttentionSequence& sequence = sequences[s];
+    for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      for (int token = 0; token < sequence.tokens; token += kQueryBlock) {
+        const int token_end = std::min(token + kQueryBlock, sequence.tokens);
+        const int segments = segments_before(sequence.first_position + token_end);
+        const AttentionUnit whole{int(s), kv_head, token, token_end, 0, segments, -1};
+        if (sequence.tokens <= kQueryBlock && segments > 1) {
+          split_by_segment(whole, (token_end - token) * shape.group(), plan);
+        } else {
+          plan.units.push_back(whole);
+        }
+      }
+    }
+  }
+  std::stable_sort(plan.units.begin(), plan.units.end(), [&](const AttentionUnit& a, const AttentionUnit& b) {
+    return work(a, sequences[a.sequence]) > work(b, sequences[b.sequence]);
+  });
+  return plan;
+}
+
+std::size_t attention_partials(const AttentionPlan& plan, int head_dim) {
+  return row_floats(plan.partial_rows, head_dim);
+}
+
+std::size_t attention_member_scratch(const AttentionShape& shape) {
+  const int rows = kQueryBlock * shape.group();
+  return attention_scratch(rows, shape.head_dim) + 2 * row_floats(rows, shape.head_dim);
+}
+
+void run_attention_unit(const AttentionLayer& layer, const AttentionPlan& plan, const AttentionUnit& unit,
+                        float* scratch) {
+  const int head_dim = layer.shape.head_dim;
+  if (unit.partial >= 0) {
+    const Rows result(layer.partials, plan.partial_rows, std::size_t(unit.partial), head_dim);
+    return attend_segment(layer, unit, unit.segment_begin, result, scratch);
+  }
+  const int rows = (unit.token_end - unit.token_begin) * layer.shape.group();
+  float* results = scratch + attention_scratch(rows, head_dim);
+  const Rows running(results, rows, 0, head_dim);
+  const Rows next(results + row_floats(rows, head_dim), rows, 0, head_dim);
+  attend_segment(layer, unit, 0, running, scratch);
+  for (int segment = 1; segment < unit.segment_end; ++segment) {
+    attend_segment(layer, unit, segment, next, scratch);
+    merge_rows(layer, rows, running, next);
+  }
+  write_output(layer, unit, running);
+}
+
+void finish_attention(const AttentionLayer& layer, const AttentionPlan& plan, const AttentionUnit& merge) {
+  const int head_dim = layer.shape.head_dim;
+  const int rows = (merge.token_end - merge.token_begin) * layer.shape.group();
+  const Rows running(layer.partials, plan.partial_rows, std::size_t(merge.partial), head_dim);
+  for (int segment = 1; segment < merge.segment_end; ++segment) {
+    const std::size_t first = std::size_t(merge.partial) + std::size_t(segment) * rows;
+    merge_rows(layer, rows, running, Rows(layer.partials, plan.partial_rows, first, head_dim));
+  }
+  write_output(layer, merge, running);
+}
+
+}  // namespace typebar
