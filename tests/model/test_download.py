@@ -306,4 +306,4 @@ def test_real_models_from_the_index(smollm_path: Path, coder_path: Path) -> None
 def test_importing_is_light() -> None:
     code = "import sys, typebar.model.download, typebar.model.catalog; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"huggingface_hub", "rich", "requests", "httpx", "numpy"} & set(out)
+    assert not {"huggingface_hub", "rich", "requests", "httpx", "numpy", "ssl", "http.client"} & set(out)

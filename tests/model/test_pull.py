@@ -65,6 +65,6 @@ def test_list(
     resolve(env, "qwen3-0.6b")
     pull(show=True)
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert re.search(r"\(default\) +~491 MB +no +Hugging Face, ModelScope", rows[DEFAULT])
-    assert re.search(r"1 MB +yes, from Hugging Face", rows["qwen3-0.6b"])
-    assert re.search(r"1 MB +yes, from 127\.0\.0\.1", rows[f"{server.url}/m.gguf"])
+    assert re.search(r" +~491 MB +- +Hugging Face, ModelScope", rows[DEFAULT])
+    assert re.search(r" 1 MB +Hugging Face +Hugging Face, ModelScope", rows["qwen3-0.6b"])
+    assert re.search(r" 1 MB +127\.0\.0\.1", rows[f"{server.url}/m.gguf"])

@@ -116,18 +116,20 @@ def _print_table() -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("NAME", "SIZE", "HERE", "SOURCES"):
+    for column in ("NAME", "SIZE", "HERE FROM", "SOURCES"):
         table.add_column(column, justify="right" if column == "SIZE" else "left", no_wrap=column == "NAME")
     for model in CATALOG:
-        label = f"{model.name} (default)" if model.name == DEFAULT_MODEL else model.name
         sources = ", ".join(source_name(source) for source in model.sources)
-        table.add_row(label, _size(model.key, model.about_mb), _here(model.key), sources)
+        table.add_row(model.name, _size(model.key, model.about_mb), _here(model.key), sources)
     known = {model.key for model in CATALOG}
     for key, record in cache.records():
         if key not in known:
             name = record.name if record else key
             table.add_row(name, _size(key, 0), _here(key), record.source if record else "")
     Console().print(table)
+    standing_in = cache.read_record(DEFAULT_MODEL)
+    substitute = standing_in.substitute if standing_in else None
+    print(f"default: {DEFAULT_MODEL}" + (f" ({substitute} serves instead)" if substitute else ""))
 
 
 def _size(key: str, about_mb: int) -> str:
@@ -139,10 +141,7 @@ def _size(key: str, about_mb: int) -> str:
 
 def _here(key: str) -> str:
     record = cache.read_record(key)
-    if record and record.substitute:
-        return f"no; {record.substitute} serves"
     if record and record.files:
-        missing = any(not file.path.is_file() for file in record.files)
-        return "file is gone" if missing else f"yes, from {record.source}"
+        return record.source if all(file.path.is_file() for file in record.files) else "(deleted)"
     partial = cache.partial_bytes(key)
-    return f"partly, {cache.megabytes(partial)}" if partial else "no"
+    return f"{cache.megabytes(partial)} of it" if partial else "-"

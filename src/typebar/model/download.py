@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from typebar.errors import ModelFileError, TypebarError
@@ -25,7 +26,9 @@ from typebar.model.cache import (
 from typebar.model.catalog import DEFAULT_MODEL, HubFile, Model, WebFile, find, unknown
 from typebar.model.choose import local_model
 from typebar.model.report import Report, to_stderr
-from typebar.model.sources import Sources
+
+if TYPE_CHECKING:
+    from typebar.model.sources import Sources
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _HUB_HOSTS = ("huggingface.co", "hf.co", "www.huggingface.co")
@@ -66,7 +69,13 @@ def resolve_model(
     text = DEFAULT_MODEL if name is None else name.strip()
     if (path := local_path(text)) is not None:
         return ResolvedModel(local_model(path), path.name, "local file")
-    return _resolve(parse(text), Sources(Report(log, progress)), retry)
+    model, report = parse(text), Report(log, progress)
+    if found := _from_record(model, report, retry):
+        return found
+    # Imported here because it brings HTTP and TLS, which a start with the model at hand does not need.
+    from typebar.model.sources import Sources
+
+    return _resolve(model, Sources(report), retry)
 
 
 def local_path(text: str) -> Path | None:
@@ -130,10 +139,10 @@ def _key(name: str) -> str:
 
 def _resolve(model: Model, sources: Sources, retry: bool) -> ResolvedModel:
     log = sources.report.log
-    if found := _from_record(model, sources, retry):
+    if found := _from_record(model, sources.report, retry):
         return found
     with locked(model.key, lambda: log(f"{model.name} is being fetched by another process: waiting for it")):
-        if found := _from_record(model, sources, retry):
+        if found := _from_record(model, sources.report, retry):
             return found
         try:
             files, source = _adopted(model) or sources.fetch(model)
@@ -151,19 +160,19 @@ def _resolve(model: Model, sources: Sources, retry: bool) -> ResolvedModel:
         return ResolvedModel(files[0].path, model.name, source)
 
 
-def _from_record(model: Model, sources: Sources, retry: bool) -> ResolvedModel | None:
+def _from_record(model: Model, report: Report, retry: bool) -> ResolvedModel | None:
     """What the cache has, with no request to the network; None if the model must be fetched."""
     record = read_record(model.key)
     if record is None:
         return None
     if record.substitute is not None:
         other = find(record.substitute)
-        found = _from_record(other, sources, retry) if other is not None and not retry else None
-        return _standing_in(model, found, sources) if found else None
+        found = _from_record(other, report, retry) if other is not None and not retry else None
+        return _standing_in(model, found, report) if found else None
     if not record.files:
         return None
     if not all(file.unchanged() for file in record.files):
-        files = tuple(_checked_again(file, sources.report) for file in record.files)
+        files = tuple(_checked_again(file, report) for file in record.files)
         if None in files:
             return None
         with writable(model_dir(model.key)):
@@ -206,15 +215,15 @@ def _substitute(model: Model, error: TypebarError, sources: Sources) -> Resolved
         raise TypebarError(f"{error}. Its substitute: {second}") from second
     with writable(model_dir(model.key)):
         write_record(model.key, Record(model.name, found.source, (), substitute=other.name))
-    return _standing_in(model, found, sources)
+    return _standing_in(model, found, sources.report)
 
 
-def _standing_in(model: Model, found: ResolvedModel, sources: Sources) -> ResolvedModel:
+def _standing_in(model: Model, found: ResolvedModel, report: Report) -> ResolvedModel:
     notice = (
         f"{model.name} was not to be had, so {found.name} (from {found.source}) serves instead; "
         f"`typebar pull {model.name}` looks for it again"
     )
-    sources.report.log(notice)
+    report.log(notice)
     return ResolvedModel(found.path, found.name, found.source, substituted=True, notice=notice)
 
 
