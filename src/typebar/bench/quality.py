@@ -1,0 +1,85 @@
+"""Quality against transformers in float32 on the same weights: mean KL and same top-1 over a mixed text.
+
+    python -m typebar.bench.quality -m MODEL [--quant q4] [--llamacpp-python PYTHON]
+
+With a Python that has llama-cpp-python, llama.cpp is measured on the same file and text too.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from typebar.bench.reference import Divergence, divergence, mixed_tokens, reference
+from typebar.config import EngineConfig
+from typebar.engine.blocks import blocks_for
+from typebar.model.download import resolve_model
+from typebar.model.load import LoadedModel, load_model
+
+LLAMACPP = Path(__file__).with_name("peers") / "llamacpp.py"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="typebar.bench.quality", description=__doc__.split("\n")[0])
+    parser.add_argument("-m", "--model", help="as for `typebar run`")
+    parser.add_argument("--quant", default="keep", help="requantize at load")
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--llamacpp-python", help="Python interpreter that has llama-cpp-python")
+    arguments = parser.parse_args()
+    model = resolve_model(arguments.model).path
+    tokens = mixed_tokens(model, arguments.tokens)
+    expected = reference(model, tokens)
+    found = {"typebar": divergence(expected, typebar_logits(model, tokens, arguments.quant))}
+    if arguments.llamacpp_python:
+        found["llama.cpp"] = divergence(expected, llamacpp_logits(arguments.llamacpp_python, model, tokens))
+    print_report(found)
+
+
+def print_report(found: dict[str, Divergence]) -> None:
+    for name, result in found.items():
+        print(
+            f"{name:10} mean KL {result.mean_kl:.5f}  largest {result.max_kl:.4f}  "
+            f"same top-1 {result.same_top_percent:.2f} %  ({result.tokens} tokens)"
+        )
+    print(json.dumps({name: asdict(result) for name, result in found.items()}))
+
+
+def typebar_logits(model: Path, tokens: list[int], quantization: str = "keep", isa: str = "") -> NDArray[np.float32]:
+    """Logits [tokens, vocab] of one sequence from position 0, in steps of up to 512."""
+    step = min(len(tokens), 512)
+    config = EngineConfig(
+        max_model_len=len(tokens), max_num_seqs=1, max_step_tokens=max(step, 32), quantization=quantization, isa=isa
+    )
+    return sequence_logits(load_model(model, config), tokens, [step] * (len(tokens) // step))
+
+
+def sequence_logits(loaded: LoadedModel, tokens: list[int], chunks: list[int]) -> NDArray[np.float32]:
+    """Logits [tokens, vocab] of one sequence computed in chunks of these lengths; the rest is the last chunk."""
+    table = np.arange(blocks_for(len(tokens)), dtype=np.int32)[None]
+    bounds = [0, *np.cumsum(chunks).tolist()]
+    bounds += [len(tokens)] if bounds[-1] < len(tokens) else []
+    parts = []
+    for start, end in pairwise(bounds):
+        new = np.array(tokens[start:end], np.int32)
+        lengths, starts = np.array([end - start], np.int32), np.array([start], np.int32)
+        parts.append(loaded.native.logits(new, lengths, starts, table))
+    return np.concatenate(parts)
+
+
+def llamacpp_logits(python: str, model: Path, tokens: list[int]) -> NDArray[np.float32]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "logits.npy"
+        job = {"model": str(model), "threads": 2, "context": len(tokens), "tokens": tokens, "out": str(out)}
+        subprocess.run([python, str(LLAMACPP), json.dumps(job)], check=True, stdout=sys.stderr)
+        return np.asarray(np.load(out), np.float32)
+
+
+if __name__ == "__main__":
+    main()
