@@ -1,0 +1,117 @@
+"""Logits against the truth: transformers in float32 on the real model, a float64 forward pass on tiny ones."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tiny_model import TinyModel, tiny_forward, write_tiny_gguf
+from typebar.bench.quality import sequence_logits, typebar_logits
+from typebar.bench.reference import Reference, divergence, mixed_tokens, reference
+from typebar.model.load import load_model
+from typebar.model.rope import RopeSpec
+
+QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+
+
+def truth(model: TinyModel, tokens: list[int]) -> np.ndarray:
+    return tiny_forward(model, tokens).astype(np.float32)
+
+
+def random_tokens(model: TinyModel, count: int, seed: int = 1) -> list[int]:
+    return np.random.default_rng(seed).integers(0, model.spec.vocab_size, count).tolist()
+
+
+def relative_error(logits: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error relative to the largest logit."""
+    return float(np.abs(logits - expected).max() / np.abs(expected).max())
+
+
+def as_reference(logits: np.ndarray) -> Reference:
+    return Reference(logits, logits.argmax(axis=-1).astype(np.int32))
+
+
+def test_real_model_equals_transformers(coder_path: Path) -> None:
+    tokens = mixed_tokens(coder_path)
+    result = divergence(reference(coder_path, tokens), typebar_logits(coder_path, tokens))
+    assert result.mean_kl <= 0.01, result
+    assert result.same_top_percent >= 97, result
+
+
+def test_llama_model_equals_transformers(smollm_path: Path) -> None:
+    tokens = mixed_tokens(smollm_path, 256)
+    result = divergence(reference(smollm_path, tokens), typebar_logits(smollm_path, tokens))
+    assert result.mean_kl <= 0.01, result
+    assert result.same_top_percent >= 95, result
+
+
+@pytest.mark.parametrize("type_name", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_float_weights_equal_double_precision(tmp_path: Path, architecture: str, type_name: str) -> None:
+    model = write_tiny_gguf(
+        tmp_path / "m.gguf", architecture, type_name, tied_embeddings=architecture == "qwen3", num_layers=3
+    )
+    tokens = random_tokens(model, 100)
+    assert relative_error(typebar_logits(model.path, tokens), truth(model, tokens)) <= 1e-4
+
+
+@pytest.mark.parametrize("scaling", ["linear", "yarn"])
+def test_scaled_rotation_equals_double_precision(tmp_path: Path, scaling: str) -> None:
+    rope = RopeSpec(theta=1e6, scaling=scaling, factor=4.0)
+    if scaling == "yarn":
+        rope = replace(rope, original_context_length=128)
+    model = write_tiny_gguf(tmp_path / "m.gguf", rope=rope)
+    tokens = random_tokens(model, 400)
+    assert relative_error(typebar_logits(model.path, tokens), truth(model, tokens)) <= 1e-4
+
+
+def test_quantized_weights_in_float32_equal_double_precision(tmp_path: Path) -> None:
+    """`--quant f32` decodes every block type exactly."""
+    types = {f"layers.0.{part}": name for part, name in zip(["q", "k", "v", "o", "gate", "up", "down"], QUANTIZED)}  # noqa: B905
+    model = write_tiny_gguf(
+        tmp_path / "m.gguf", types=types | {"embed": "Q6_K", "default": "Q8_0"}, hidden_size=256, head_dim=64,
+        intermediate_size=512,
+    )  # fmt: skip
+    tokens = random_tokens(model, 60)
+    assert relative_error(typebar_logits(model.path, tokens, "f32"), truth(model, tokens)) <= 1e-4
+
+
+@pytest.mark.parametrize("type_name", QUANTIZED)
+def test_each_block_type_is_close_to_its_own_weights(tmp_path: Path, type_name: str) -> None:
+    """What is left is the rounding of activations to 8 bits, about 1 % of a product of random vectors."""
+    model = write_tiny_gguf(
+        tmp_path / "m.gguf", types=type_name, hidden_size=512, num_heads=8, head_dim=64, intermediate_size=1024,
+        tied_embeddings=False,
+    )  # fmt: skip
+    tokens = random_tokens(model, 64)
+    result = divergence(as_reference(truth(model, tokens)), typebar_logits(model.path, tokens))
+    assert result.mean_kl <= 5e-4, result
+
+
+@pytest.mark.parametrize(("quantization", "bound"), [("q8", 1e-3), ("q4", 0.2)])
+def test_requantizing_costs_what_its_bits_allow(tmp_path: Path, quantization: str, bound: float) -> None:
+    model = write_tiny_gguf(tmp_path / "m.gguf", hidden_size=256, head_dim=64, intermediate_size=512)
+    tokens = random_tokens(model, 64)
+    expected = as_reference(truth(model, tokens))
+    kept = divergence(expected, typebar_logits(model.path, tokens)).mean_kl
+    result = divergence(expected, typebar_logits(model.path, tokens, quantization))
+    assert kept < result.mean_kl <= bound, (kept, result)
+
+
+def test_divergence_of_known_distributions() -> None:
+    log_p = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]))
+    logits = np.log(np.array([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]], np.float32)) + 3
+    result = divergence(Reference(log_p, log_p.argmax(-1)), logits)
+    assert result.mean_kl == pytest.approx(0.25 * np.log(2) / 2, abs=1e-6)
+    assert result.max_kl == pytest.approx(0.25 * np.log(2), abs=1e-6)
+    assert result.same_top_percent == 50
+
+
+def test_a_damaged_weight_is_seen(tmp_path: Path) -> None:
+    """The measure itself can fail: one matrix of another seed moves the logits far beyond every bound above."""
+    model, other = (write_tiny_gguf(tmp_path / f"{seed}.gguf", types="Q8_0", seed=seed) for seed in (0, 1))
+    tokens = random_tokens(model, 32)
+    wrong = replace(model, weights=model.weights | {"layers.1.v": other.weights["layers.1.v"]})
+    logits = sequence_logits(load_model(model.path, max_model_len=32, max_num_seqs=1), tokens, [])
+    assert divergence(as_reference(truth(wrong, tokens)), logits).mean_kl > 0.01
