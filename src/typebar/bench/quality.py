@@ -1,8 +1,8 @@
 """Quality against transformers in float32 on the same weights: mean KL and same top-1 over a mixed text.
 
-    python -m typebar.bench.quality -m MODEL [--quant q4] [--llamacpp-python PYTHON]
+    python -m typebar.bench.quality -m MODEL [--quant q4] [--llamacpp]
 
-With a Python that has llama-cpp-python, llama.cpp is measured on the same file and text too.
+With --llamacpp, llama.cpp is measured on the same file and text too; see compare.py for where it comes from.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from typebar.bench.reference import Divergence, divergence, mixed_tokens, reference
+from typebar.bench.reference import Divergence, Reference, divergence, mixed_tokens, reference
 from typebar.config import EngineConfig
 from typebar.engine.blocks import blocks_for
 from typebar.model.download import resolve_model
@@ -31,14 +31,15 @@ def main() -> None:
     parser.add_argument("-m", "--model", help="as for `typebar run`")
     parser.add_argument("--quant", default="keep", help="requantize at load")
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--llamacpp-python", help="Python interpreter that has llama-cpp-python")
+    parser.add_argument("--llamacpp", action="store_true", help="measure llama.cpp too")
+    parser.add_argument("--llamacpp-python", default=sys.executable, help="interpreter that has llama.cpp's binding")
     arguments = parser.parse_args()
     model = resolve_model(arguments.model).path
     tokens = mixed_tokens(model, arguments.tokens)
     expected = reference(model, tokens)
     found = {"typebar": divergence(expected, typebar_logits(model, tokens, arguments.quant))}
-    if arguments.llamacpp_python:
-        found["llama.cpp"] = divergence(expected, llamacpp_logits(arguments.llamacpp_python, model, tokens))
+    if arguments.llamacpp:
+        found["llama.cpp"] = divergence(expected, llamacpp_logits(arguments.llamacpp_python, model, tokens, expected))
     print_report(found)
 
 
@@ -73,12 +74,25 @@ def sequence_logits(loaded: LoadedModel, tokens: list[int], chunks: list[int]) -
     return np.concatenate(parts)
 
 
-def llamacpp_logits(python: str, model: Path, tokens: list[int]) -> NDArray[np.float32]:
+def llamacpp_logits(python: str, model: Path, tokens: list[int], expected: Reference) -> NDArray[np.float32]:
+    """Logits [tokens, vocab] from llama.cpp.
+
+    Where its binding tells only the likeliest ids, the probability that is left is spread over the others as in the
+    reference: the divergence is then a lower bound, short by what the unlikely ids differ among themselves.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
-        job = {"model": str(model), "threads": 2, "context": len(tokens), "tokens": tokens, "out": str(out)}
-        subprocess.run([python, str(LLAMACPP), json.dumps(job)], check=True, stdout=sys.stderr)
-        return np.asarray(np.load(out), np.float32)
+        vocab = expected.log_probs.shape[1]
+        job = {"model": str(model), "threads": 2, "context": 2 * len(tokens), "tokens": tokens, "vocab": vocab}
+        subprocess.run([python, str(LLAMACPP), json.dumps({**job, "out": str(out)})], check=True, stdout=sys.stderr)
+        logits = np.asarray(np.load(out), np.float32)
+    for row, log_p in zip(logits, expected.log_probs, strict=True):
+        rest = np.isnan(row)
+        if rest.any():
+            left = max(1e-12, 1 - np.exp(row[~rest].astype(np.float64)).sum())
+            p = np.exp(log_p[rest].astype(np.float64))
+            row[rest] = log_p[rest] + np.log(left / p.sum())
+    return logits
 
 
 if __name__ == "__main__":
