@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -239,8 +240,8 @@ TEST_CASE("pack: from a file at an offset and with several members it is the sam
     const FileType type = file_type(name);
     const int rows = 1003, cols = 256;
     const auto data = reference::random_rows(type, rows, cols, random);
-    std::vector<std::uint8_t> content(4097, 0xee);
-    content.insert(content.end(), data.begin(), data.end());
+    std::vector<std::uint8_t> content(4097 + data.size(), 0xee);
+    std::copy(data.begin(), data.end(), content.begin() + 4097);
     const TemporaryFile file(content);
     TensorSource in_file = in_memory(type, rows, cols, data);
     in_file.data = nullptr;
@@ -377,8 +378,8 @@ TEST_CASE("pack: an embedding table is read from its file, also after the caller
     const int rows = 40, cols = 256;
     auto data = reference::random_rows(type, rows, cols, random);
     const std::size_t row_bytes = data.size() / rows;
-    std::vector<std::uint8_t> content(64, 1);
-    content.insert(content.end(), data.begin(), data.end() - 1);  // the last row is cut
+    std::vector<std::uint8_t> content(64 + data.size() - 1);  // the last row is cut
+    std::copy(data.begin(), data.end() - 1, content.begin() + 64);
     TensorSource source = in_memory(type, rows, cols, data);
     const FileRows from_memory(source);
     source.data = nullptr;
