@@ -43,7 +43,7 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   const AttentionSequence& sequence = layer.sequences[unit.sequence];
   const AttentionShape& shape = layer.shape;
   const std::size_t row = std::size_t(sequence.first_row) + unit.token_begin;
-  const std::size_t head_offset = std::size_t(unit.kv_head) * shape.head_dim * kKvBlock;
+  const std::size_t head_offset = std::size_t(unit.kv_head) * layer.head_stride;
   AttentionTask task{};
   task.query = layer.query + row * layer.query_stride + std::size_t(unit.kv_head) * shape.group() * shape.head_dim;
   task.query_stride = layer.query_stride;

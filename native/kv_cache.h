@@ -24,6 +24,8 @@ class KvCache {
   std::size_t block_bytes() const;  // of one block over all layers, keys and values
   // f16 elements between consecutive blocks of one layer.
   std::size_t block_stride() const { return std::size_t(kv_heads_) * 2 * plane(); }
+  // f16 elements between the KV heads of a block.
+  std::size_t head_stride() const { return 2 * plane(); }
   // Pool of a layer at a KV head: block b starts at + b·block_stride().
   std::uint16_t* keys(int layer, int kv_head) const;
   std::uint16_t* values(int layer, int kv_head) const;

@@ -91,6 +91,7 @@ void Model::allocate_scratch() {
   scratch_.logits = scratch_arena_.allocate<float>(std::size_t(config_.max_step_sequences) * config_.vocab_size);
   for (int member = 0; member < team_.size(); ++member) {
     scratch_.tile_buffers.push_back(scratch_arena_.allocate<float>(kTileBuffer));
+    scratch_.attention_buffers.push_back(scratch_arena_.allocate<float>(attention_member_scratch(attention_shape())));
   }
 }
 
@@ -130,14 +131,17 @@ void Model::plan(const Batch& batch) {
   tokens_ = int(batch.tokens.size());
   token_sequence_.clear();
   token_position_.clear();
+  attention_sequences_.clear();
   for (int s = 0; s < batch.sequences(); ++s) {
+    attention_sequences_.push_back({batch.starts[s], batch.lengths[s], int(token_sequence_.size()), batch.table(s)});
     for (int i = 0; i < batch.lengths[s]; ++i) {
       token_sequence_.push_back(s);
       token_position_.push_back(batch.starts[s] + i);
     }
   }
   for (Activations* x : {&scratch_.x, &scratch_.x_attn, &scratch_.x_mlp}) x->rows = tokens_;
-  plan_attention();
+  attention_plan_ = plan_attention(attention_sequences_, attention_shape());
+  attention_partials_.resize(attention_partials(attention_plan_, config_.head_dim));
 }
 
 void Model::embed(int member, const Batch& batch) {
@@ -201,6 +205,36 @@ void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights&
   });
 }
 
+// attention[token] = softmax(q·Kᵀ / √head_dim)·V over the sequence so far, then quantized
+void Model::attend(int member, int index) {
+  const AttentionLayer layer{
+      .kernels = &kernels_,
+      .shape = attention_shape(),
+      .scale = 1 / std::sqrt(float(config_.head_dim)),
+      .sequences = attention_sequences_,
+      .query = scratch_.qkv,
+      .query_stride = qkv_stride(),
+      .keys = kv_.keys(index, 0),
+      .values = kv_.values(index, 0),
+      .block_stride = kv_.block_stride(),
+      .head_stride = kv_.head_stride(),
+      .partials = attention_partials_.data(),
+      .output = scratch_.attention,
+      .output_stride = config_.query_size(),
+  };
+  team_.for_chunks(member, int(attention_plan_.units.size()), [&](int i) {
+    run_attention_unit(layer, attention_plan_, attention_plan_.units[i], scratch_.attention_buffers[member]);
+  });
+  if (!attention_plan_.merges.empty()) {
+    team_.for_chunks(member, int(attention_plan_.merges.size()),
+                     [&](int i) { finish_attention(layer, attention_plan_, attention_plan_.merges[i]); });
+  }
+  team_.for_chunks(member, tokens_, [&](int t) {
+    kernels_.quantize(scratch_.attention + std::size_t(t) * config_.query_size(), config_.query_size(), t, 0,
+                      scratch_.x_attn);
+  });
+}
+
 // hidden += W·x
 void Model::add_projection(int member, const PackedMatrix& w, const Activations& x) {
   project(team_, member, kernels_, {&w}, x, scratch_.tile_buffers[member], [&](const OutputBlock& block) {
@@ -235,7 +269,7 @@ void Model::layer(int member, const Batch& batch, int index) {
   normalize(member, w.attn_norm, scratch_.x);
   project_qkv(member, w);
   rotate_and_store(member, batch, w, index);
-  attend(member, batch, index);
+  attend(member, index);
   add_projection(member, w.o, scratch_.x_attn);
   normalize(member, w.mlp_norm, scratch_.x);
   gate_up(member, w);

@@ -89,17 +89,17 @@ class Model {
  private:
   // Buffers of one step; T = max_step_tokens.
   struct Scratch {
-    float* hidden;                     // [T][hidden]
-    float* normed;                     // [T][hidden]
-    float* qkv;                        // [T][query + 2·kv]
-    float* attention;                  // [T][query]
-    Activations x;                     // [T][hidden]
-    Activations x_attn;                // [T][query]
-    Activations x_mlp;                 // [T][intermediate]
-    Activations x_head;                // [head rows][hidden]
-    float* logits;                     // [max_step_sequences][vocab]
-    std::vector<float*> tile_buffers;  // a member's kTileBuffer floats
-    std::vector<float*> attention_buffers;
+    float* hidden;                          // [T][hidden]
+    float* normed;                          // [T][hidden]
+    float* qkv;                             // [T][query + 2·kv]
+    float* attention;                       // [T][query]
+    Activations x;                          // [T][hidden]
+    Activations x_attn;                     // [T][query]
+    Activations x_mlp;                      // [T][intermediate]
+    Activations x_head;                     // [head rows][hidden]
+    float* logits;                          // [max_step_sequences][vocab]
+    std::vector<float*> tile_buffers;       // a member's kTileBuffer floats
+    std::vector<float*> attention_buffers;  // a member's attention_member_scratch() floats
   };
 
   void check(const Batch& batch) const;
@@ -113,11 +113,12 @@ class Model {
   void normalize(int member, const float* weight, const Activations& x);
   void project_qkv(int member, const LayerWeights& w);
   void rotate_and_store(int member, const Batch& batch, const LayerWeights& w, int index);
-  void attend(int member, const Batch& batch, int index);
+  void attend(int member, int index);
   void add_projection(int member, const PackedMatrix& w, const Activations& x);
   void gate_up(int member, const LayerWeights& w);
   void head(int member, std::span<const int> rows, float* logits);
 
+  AttentionShape attention_shape() const { return {config_.num_heads, config_.num_kv_heads, config_.head_dim}; }
   int qkv_stride() const { return config_.query_size() + 2 * config_.kv_size(); }
   const PackedMatrix& output_layer() const { return head_ ? *head_ : *embed_; }
 
@@ -141,7 +142,9 @@ class Model {
   int tokens_ = 0;                   // of the step in hand
   std::vector<int> token_sequence_;  // [tokens_]
   std::vector<int> token_position_;  // [tokens_]
+  std::vector<AttentionSequence> attention_sequences_;
   AttentionPlan attention_plan_;
+  std::vector<float> attention_partials_;
 };
 
 }  // namespace typebar

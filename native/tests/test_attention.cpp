@@ -126,6 +126,7 @@ std::vector<float> step(const Kernels& kernels, const World& world, const std::v
                              world.key_pool.data(),
                              world.value_pool.data(),
                              world.block_stride(),
+                             std::size_t(world.shape.head_dim) * kKvBlock,
                              partials.data(),
                              output.data(),
                              width};
@@ -289,7 +290,7 @@ TEST_CASE("a product that rounds to -0 leaves no trace of the keys behind it") {
   std::fill(world.queries[0].begin(), world.queries[0].end(), 0.0f);
   std::fill(world.keys[0].begin(), world.keys[0].end(), 0.0f);
   for (int p = 0; p < 3; ++p) world.queries[0][p * 8] = 1;
-  world.keys[0][8] = -87;  // e^-87 · -2^-24 is less than half the least float
+  world.keys[0][8] = -87.625f;  // e^-87.625 · 2^-24 is less than half the least float, 2^-149
   for (int d = 0; d < 8; ++d) world.values[0][d] = 0, world.values[0][8 + d] = -0x1p-24f, world.values[0][16 + d] = 1;
   for (int p = 0; p < 3; ++p) world.write(0, p);
   for (const std::string& isa : usable_isas()) {
