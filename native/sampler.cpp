@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
-#include <string>
+#include <utility>
 
 namespace typebar {
 namespace {
@@ -14,8 +16,8 @@ namespace {
 constexpr float kGreedyTemperature = 1e-5f;
 constexpr float kLogprobFloor = -9999.0f;
 constexpr float kBan = -100.0f;
-// exp(−21) = 7.6e-10: what 152 000 tokens below max − 21·T weigh together is less than 1.2e-4 of the best token alone.
-constexpr double kNegligible = 21.0;
+// Probabilities below e^−87 of the best are 0 in float.
+constexpr double kUnderflow = 87.0;
 constexpr int kBlock = 64;  // logits whose maximum is kept: 151 936 logits need 2 374 maxima, 9 KB
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -86,15 +88,22 @@ struct Candidate {
   double weight = 0;  // exp((logit − max) / T)
 };
 
+// The least finite float ≥ x.
+float round_up(double x) {
+  const auto rounded = static_cast<float>(std::max(x, double{std::numeric_limits<float>::lowest()}));
+  return rounded < x ? std::nextafter(rounded, std::numeric_limits<float>::infinity()) : rounded;
+}
+
 bool better(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-// The maxima of consecutive blocks of kBlock logits, which let everything below skip nearly all of the vocabulary.
-class BlockMaxima {
+// The logits in consecutive blocks of kBlock and each block's maximum, which lets everything below skip nearly all of
+// the vocabulary.
+class Blocks {
  public:
   // Covers logits[0 … usable) and checks logits[usable … vocab) too.
-  BlockMaxima(const float* logits, int usable, int vocab, const Kernels& kernels) : logits_(logits), usable_(usable) {
+  Blocks(const float* logits, int usable, int vocab, const Kernels& kernels) : logits_(logits), usable_(usable) {
     maxima_.reserve(static_cast<std::size_t>(usable / kBlock + 1));
     for (int begin = 0; begin < usable; begin += kBlock) {
       maxima_.push_back(kernels.max_value(logits + begin, std::min(kBlock, usable - begin)));
@@ -120,6 +129,26 @@ class BlockMaxima {
     std::vector<float> order(maxima_);
     std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), std::greater<float>());
     return order[static_cast<std::size_t>(k - 1)];
+  }
+
+  // Σ exp((logit − max) / T) of every block.
+  std::vector<float> weights(double temperature, const Kernels& kernels) const {
+    const double bound = max_ - kUnderflow * temperature;
+    const auto inverse = static_cast<float>(1 / temperature);
+    std::vector<float> sums(maxima_.size());
+    for (std::size_t block = 0; block < sums.size(); ++block) {
+      if (maxima_[block] < bound) continue;
+      const int begin = static_cast<int>(block) * kBlock;
+      sums[block] = kernels.sum_exp(logits_ + begin, std::min(kBlock, usable_ - begin), max_, inverse);
+    }
+    return sums;
+  }
+
+  std::vector<Candidate> block(std::size_t index) const {
+    std::vector<Candidate> found;
+    const int begin = static_cast<int>(index) * kBlock;
+    for (int i = begin; i < std::min(begin + kBlock, usable_); ++i) found.push_back({i, logits_[i]});
+    return found;
   }
 
   // The logits ≥ threshold, by ascending id.
@@ -161,16 +190,19 @@ void keep_best(std::vector<Candidate>& candidates, int k) {
   drop_after(candidates, order[static_cast<std::size_t>(k - 1)]);
 }
 
-double total_weight(const std::vector<Candidate>& candidates) {
+// Sets the candidates' weights and returns their sum.
+double weigh(std::vector<Candidate>& candidates, double max, double temperature) {
   double total = 0;
-  for (const Candidate& candidate : candidates) total += candidate.weight;
+  for (Candidate& candidate : candidates) {
+    candidate.weight = exp_of_nonpositive((candidate.logit - max) / temperature);
+    total += candidate.weight;
+  }
   return total;
 }
 
-// The smallest set of best candidates whose weight reaches `share` of all. Halves the part that holds its last member
-// until one is left: linear time on average, where sorting a flat distribution's 152 000 candidates is not.
-void keep_nucleus(std::vector<Candidate>& candidates, double share) {
-  double missing = share * total_weight(candidates);
+// The smallest set of best candidates whose weights reach `missing`. Halves the part that holds its last member until
+// one is left: linear time on average, where sorting a flat distribution's 152 000 candidates is not.
+void keep_nucleus(std::vector<Candidate>& candidates, double missing) {
   std::vector<Candidate> order(candidates);
   auto begin = order.begin();
   auto end = order.end();
@@ -191,38 +223,61 @@ void keep_nucleus(std::vector<Candidate>& candidates, double share) {
 
 // Inverse of the cumulated weights in the order of ids.
 std::int32_t pick(const std::vector<Candidate>& candidates, double uniform) {
-  double remaining = uniform * total_weight(candidates);
+  double remaining = 0;
+  for (const Candidate& candidate : candidates) remaining += candidate.weight;
+  remaining *= uniform;
   for (const Candidate& candidate : candidates) {
     remaining -= candidate.weight;
     if (remaining < 0) return candidate.token;
   }
-  return std::max_element(candidates.begin(), candidates.end(),
-                          [](const Candidate& a, const Candidate& b) { return better(b, a); })
-      ->token;  // rounding used up the sum
+  return std::min_element(candidates.begin(), candidates.end(), better)->token;  // rounding used up the sum
 }
 
-std::int32_t sample(const BlockMaxima& maxima, const SamplingParams& params, int top_k, double uniform) {
-  const double max = maxima.max(), temperature = params.temperature;
-  double threshold = max - kNegligible * temperature;
-  if (params.min_p > 0) threshold = std::max(threshold, max + temperature * std::log(double{params.min_p}));
-  threshold = std::max(threshold, double{std::numeric_limits<float>::lowest()});
-  auto bound = static_cast<float>(threshold);
-  if (bound < threshold) bound = std::nextafter(bound, std::numeric_limits<float>::infinity());
-  if (top_k > 0) bound = std::max(bound, maxima.bound_of_best(top_k));
+// Draws from all logits: a block by the blocks' weights, then a token of the block by what is left of `uniform`.
+std::int32_t sample_all(const Blocks& blocks, double temperature, double uniform, const Kernels& kernels) {
+  const std::vector<float> weights = blocks.weights(temperature, kernels);
+  double remaining = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::size_t index = 0;
+  while (index + 1 < weights.size() && remaining >= weights[index]) remaining -= weights[index++];
+  while (weights[index] == 0) --index;  // rounding used up the sum; the block of the best token weighs at least 1
+  std::vector<Candidate> candidates = blocks.block(index);
+  weigh(candidates, blocks.max(), temperature);
+  return pick(candidates, std::min(remaining / weights[index], 1.0));
+}
 
-  std::vector<Candidate> candidates = maxima.at_least(bound);
-  if (top_k > 0) keep_best(candidates, top_k);
-  for (Candidate& candidate : candidates) {
-    candidate.weight = exp_of_nonpositive((candidate.logit - max) / temperature);
+// The nucleus of all logits: of those near the best, going further down until they hold it.
+std::vector<Candidate> nucleus(const Blocks& blocks, double temperature, double share, const Kernels& kernels) {
+  const std::vector<float> weights = blocks.weights(temperature, kernels);
+  const double missing = share * std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (double depth = 4;; depth *= 2) {
+    std::vector<Candidate> candidates = blocks.at_least(round_up(blocks.max() - depth * temperature));
+    if (weigh(candidates, blocks.max(), temperature) < missing && depth < kUnderflow) continue;
+    keep_nucleus(candidates, missing);
+    return candidates;
   }
-  if (params.top_p < 1) keep_nucleus(candidates, params.top_p);
+}
+
+std::int32_t sample(const Blocks& blocks, const SamplingParams& params, int top_k, double uniform,
+                    const Kernels& kernels) {
+  const double max = blocks.max(), temperature = params.temperature, top_p = params.top_p;
+  if (top_k == 0 && params.min_p == 0) {
+    return top_p == 1 ? sample_all(blocks, temperature, uniform, kernels)
+                      : pick(nucleus(blocks, temperature, top_p, kernels), uniform);
+  }
+  // log(0) = −inf: no bound
+  float bound = round_up(max + temperature * std::max(std::log(double{params.min_p}), -kUnderflow));
+  if (top_k > 0) bound = std::max(bound, blocks.bound_of_best(top_k));
+  std::vector<Candidate> candidates = blocks.at_least(bound);
+  if (top_k > 0) keep_best(candidates, top_k);
+  const double total = weigh(candidates, max, temperature);
+  if (top_p < 1) keep_nucleus(candidates, top_p * total);
   return pick(candidates, uniform);
 }
 
-std::vector<std::pair<std::int32_t, float>> best_logits(const BlockMaxima& maxima, int count) {
+std::vector<std::pair<std::int32_t, float>> best_logits(const Blocks& blocks, int count) {
   std::vector<std::pair<std::int32_t, float>> best;
   if (count == 0) return best;
-  std::vector<Candidate> candidates = maxima.at_least(maxima.bound_of_best(count));
+  std::vector<Candidate> candidates = blocks.at_least(blocks.bound_of_best(count));
   keep_best(candidates, count);
   std::sort(candidates.begin(), candidates.end(), better);
   for (const Candidate& candidate : candidates) best.emplace_back(candidate.token, candidate.logit);
@@ -279,34 +334,32 @@ void Sampler::adjust(float* logits) const {
   if (allowed_.empty()) return;
   for (int begin = 0; begin < usable_vocab_; begin += 32) {
     const auto word = static_cast<std::size_t>(begin / 32);
-    const std::uint32_t bits = word < allowed_.size() ? allowed_[word] : 0;
-    if (bits == ~0u) continue;
-    for (int i = begin; i < std::min(begin + 32, usable_vocab_); ++i) {
-      if (!(bits >> (i - begin) & 1)) logits[i] = kMinusInfinity;
-    }
+    std::uint32_t forbidden = word < allowed_.size() ? ~allowed_[word] : ~0u;
+    if (usable_vocab_ - begin < 32) forbidden &= (1u << (usable_vocab_ - begin)) - 1;
+    for (; forbidden != 0; forbidden &= forbidden - 1) logits[begin + std::countr_zero(forbidden)] = kMinusInfinity;
   }
 }
 
 SampledToken Sampler::draw(float* logits, std::uint64_t position, const Kernels& kernels) const {
   SampledToken result{0, 0, {}};
-  BlockMaxima maxima(logits, usable_vocab_, vocab_, kernels);
+  Blocks blocks(logits, usable_vocab_, vocab_, kernels);
   const bool wants_logprobs = params_.logprobs >= 0;
   double log_sum = 0;  // logprob = logit − log_sum
   std::vector<float> raw;
   if (wants_logprobs) {
-    const float max = maxima.max_with_padding();
+    const float max = blocks.max_with_padding();
     log_sum = max + std::log(double{kernels.sum_exp(logits, vocab_, max, 1.0f)});
-    result.top = best_logits(maxima, std::min(params_.logprobs, usable_vocab_));
+    result.top = best_logits(blocks, std::min(params_.logprobs, usable_vocab_));
     if (adjusts()) raw.assign(logits, logits + vocab_);
   }
   if (adjusts()) {
     adjust(logits);
-    maxima = BlockMaxima(logits, usable_vocab_, vocab_, kernels);
+    blocks = Blocks(logits, usable_vocab_, vocab_, kernels);
   }
   const int top_k = params_.top_k < usable_vocab_ ? params_.top_k : 0;
   result.token = params_.temperature <= kGreedyTemperature || top_k == 1
-                     ? maxima.first_max()
-                     : sample(maxima, params_, top_k, uniform(params_.seed, position));
+                     ? blocks.first_max()
+                     : sample(blocks, params_, top_k, uniform(params_.seed, position), kernels);
 
   if (wants_logprobs) {
     const auto logprob = [&](float logit) { return std::max(static_cast<float>(logit - log_sum), kLogprobFloor); };
