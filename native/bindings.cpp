@@ -8,6 +8,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <stdexcept>
 
 #include "cpu.h"
@@ -233,6 +237,14 @@ NB_MODULE(_native, m) {
     const ThreadChoice choice = choose_threads(detect_cpu());
     return std::pair(choice.threads, choice.reason);
   });
+  m.def(
+      "release_free_memory",
+      [] {
+#ifdef __GLIBC__
+        malloc_trim(0);
+#endif
+      },
+      nb::call_guard<nb::gil_scoped_release>());
   m.def("measure_read_bandwidth", &measure_read_bandwidth, "threads"_a, "seconds"_a,
         nb::call_guard<nb::gil_scoped_release>());
 }

@@ -134,5 +134,8 @@ def cpu_info() -> dict[str, Any]:
 def choose_threads() -> tuple[int, str]:
     """Threads to use here and the reason, in one line."""
 
+def release_free_memory() -> None:
+    """Gives what malloc keeps for later back to the system, where it can (glibc)."""
+
 def measure_read_bandwidth(threads: int, seconds: float) -> float:
     """Sustained read bandwidth in GB/s."""
