@@ -217,8 +217,10 @@ def _random_k_blocks(
     return blocks.ravel()
 
 
-def tiny_forward(model: TinyModel, token_ids: NDArray[np.integer] | list[int]) -> NDArray[np.float64]:
-    """Logits [T, vocab] for every position of one sequence, in float64 throughout.
+def tiny_forward(
+    model: TinyModel, token_ids: NDArray[np.integer] | list[int], kv_type: type[np.floating] = np.float64
+) -> NDArray[np.float64]:
+    """Logits [T, vocab] for every position of one sequence, in float64 save for keys and values kept in `kv_type`.
 
     RMSNorm, grouped-query causal attention with half-split RoPE, SwiGLU; the layer of Qwen2, Qwen3 and Llama.
     """
@@ -226,7 +228,7 @@ def tiny_forward(model: TinyModel, token_ids: NDArray[np.integer] | list[int]) -
     x = w["embed"][np.asarray(token_ids)]
     for index in range(spec.num_layers):
         layer = {name.split(".")[2]: weight for name, weight in w.items() if name.startswith(f"layers.{index}.")}
-        x = x + _attention(spec, layer, _rms_norm(x, layer["attn_norm"], spec.rms_norm_eps))
+        x = x + _attention(spec, layer, _rms_norm(x, layer["attn_norm"], spec.rms_norm_eps), kv_type)
         h = _rms_norm(x, layer["mlp_norm"], spec.rms_norm_eps)
         gate = h @ layer["gate"].T
         x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["up"].T)) @ layer["down"].T
@@ -237,7 +239,9 @@ def _rms_norm(x: NDArray[np.float64], weight: NDArray[np.float64], eps: float) -
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
 
-def _attention(spec: ModelSpec, layer: dict[str, NDArray[np.float64]], h: NDArray[np.float64]) -> NDArray[np.float64]:
+def _attention(
+    spec: ModelSpec, layer: dict[str, NDArray[np.float64]], h: NDArray[np.float64], kv_type: type[np.floating]
+) -> NDArray[np.float64]:
     def heads(part: str, count: int) -> NDArray[np.float64]:  # [T, hidden] → [count, T, head_dim]
         y = h @ layer[part].T + layer.get(f"{part}_bias", 0.0)
         y = y.reshape(len(h), count, spec.head_dim)
@@ -247,7 +251,8 @@ def _attention(spec: ModelSpec, layer: dict[str, NDArray[np.float64]], h: NDArra
 
     q, k = (_rotate(spec, heads(part, n)) for part, n in (("q", spec.num_heads), ("k", spec.num_kv_heads)))
     group = spec.num_heads // spec.num_kv_heads
-    k, v = np.repeat(k, group, axis=0), np.repeat(heads("v", spec.num_kv_heads), group, axis=0)
+    v = heads("v", spec.num_kv_heads)
+    k, v = (np.repeat(kept.astype(kv_type).astype(np.float64), group, axis=0) for kept in (k, v))
     scores = q @ k.swapaxes(1, 2) / np.sqrt(spec.head_dim)
     scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -56,7 +56,7 @@ def typebar_logits(model: Path, tokens: list[int], quantization: str = "keep", i
     """Logits [tokens, vocab] of one sequence from position 0, in steps of up to 512."""
     step = min(len(tokens), 512)
     config = EngineConfig(
-        max_model_len=len(tokens), max_num_seqs=1, max_step_tokens=max(step, 32), quantization=quantization, isa=isa
+        max_model_len=len(tokens) + 1, max_num_seqs=1, max_step_tokens=max(step, 32), quantization=quantization, isa=isa
     )
     return sequence_logits(load_model(model, config), tokens, [step] * (len(tokens) // step))
 
