@@ -1,31 +1,17 @@
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
+#include "tests/residency.h"
 
 using typebar::Arena;
 
 namespace {
-
-struct Memory {
-  std::size_t address_space, resident;
-};
-
-Memory process_memory() {
-  unsigned long pages = 0, resident = 0;
-  std::FILE* const file = std::fopen("/proc/self/statm", "r");
-  REQUIRE(file != nullptr);
-  REQUIRE(std::fscanf(file, "%lu %lu", &pages, &resident) == 2);
-  std::fclose(file);
-  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return {pages * page, resident * page};
-}
 
 constexpr std::size_t MB = std::size_t{1} << 20;
 
@@ -67,21 +53,16 @@ TEST_CASE("arena: small requests share a slab, a large one gets its own, both on
 }
 
 TEST_CASE("arena: memory is taken when written and all given back at the end") {
-  const Memory before = process_memory();
+  const std::size_t size = 300 * MB;
+  std::byte* start = nullptr;
   {
     Arena arena;
-    auto* const p = arena.allocate<std::byte>(300 * MB);
-    const Memory reserved = process_memory();
-    CHECK(reserved.address_space >= before.address_space + 300 * MB);
-    CHECK(reserved.resident < before.resident + 8 * MB);
-    std::memset(p, 1, 20 * MB);
-    const Memory written = process_memory();
-    CHECK(written.resident >= before.resident + 18 * MB);
-    CHECK(written.resident < before.resident + 30 * MB);
+    start = arena.allocate<std::byte>(size);
+    CHECK(resident_bytes(start, size) == 0);
+    std::memset(start + 100 * MB, 1, 20 * MB);
+    CHECK(resident_bytes(start, size) == 20 * MB);
   }
-  const Memory after = process_memory();
-  CHECK(after.resident < before.resident + 4 * MB);
-  CHECK(after.address_space < before.address_space + 4 * MB);
+  CHECK(resident_bytes(start, size) == SIZE_MAX);  // no longer mapped
 }
 
 TEST_CASE("arena: a request that cannot be had is bad_alloc and leaves the arena usable") {

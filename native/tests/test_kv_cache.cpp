@@ -1,35 +1,23 @@
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstdint>
-#include <cstdio>
 #include <new>
 #include <stdexcept>
 
 #include "kv_cache.h"
+#include "tests/residency.h"
 
 using typebar::KvCache;
 
 namespace {
-
-std::size_t resident_bytes() {
-  unsigned long pages = 0, resident = 0;
-  std::FILE* const file = std::fopen("/proc/self/statm", "r");
-  REQUIRE(file != nullptr);
-  REQUIRE(std::fscanf(file, "%lu %lu", &pages, &resident) == 2);
-  std::fclose(file);
-  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
 
 void fill(std::uint16_t* plane, int head_dim, int value) { std::fill_n(plane, head_dim * 16, std::uint16_t(value)); }
 
 bool holds(const std::uint16_t* plane, int head_dim, int value) {
   return std::all_of(plane, plane + head_dim * 16, [&](std::uint16_t v) { return v == value; });
 }
-
-constexpr std::size_t MB = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -97,10 +85,10 @@ TEST_CASE("kv cache: a copied block is equal in all layers and heads, and no oth
 
 TEST_CASE("kv cache: memory follows use and release gives it back") {
   const int layers = 24, heads = 2, dim = 64;
-  const std::size_t before = resident_bytes();
   KvCache cache(layers, heads, dim, 100'000);  // 1.6 million tokens, 19.7 GB of address space
   CHECK(cache.block_bytes() == 16 * 12288);
-  CHECK(resident_bytes() < before + 4 * MB);
+  const auto resident = [&] { return resident_bytes(cache.keys(0, 0), cache.block_bytes() * cache.blocks()); };
+  CHECK(resident() == 0);
   const auto write_blocks = [&](int count) {
     for (int layer = 0; layer < layers; ++layer) {
       for (int head = 0; head < heads; ++head) {
@@ -112,13 +100,11 @@ TEST_CASE("kv cache: memory follows use and release gives it back") {
     }
   };
   write_blocks(1);
-  CHECK(resident_bytes() < before + 4 * MB);
+  CHECK(resident() == cache.block_bytes());
   write_blocks(128);  // 2 048 tokens, 25.2 MB
-  const std::size_t used = resident_bytes();
-  CHECK(used >= before + 128 * cache.block_bytes() - MB);
-  CHECK(used < before + 128 * cache.block_bytes() + 4 * MB);
+  CHECK(resident() == 128 * cache.block_bytes());
   cache.release();
-  CHECK(resident_bytes() < before + 4 * MB);
+  CHECK(resident() == 0);
   CHECK(holds(cache.keys(3, 1) + 17 * cache.block_stride(), dim, 0));
   fill(cache.values(3, 1), dim, 9);
   CHECK(holds(cache.values(3, 1), dim, 9));
