@@ -23,16 +23,17 @@ struct TensorSource {
   std::uint64_t offset = 0;
 };
 
-// `--quant`: what to hold. keep changes no value.
+// `--quant`: what to hold. keep changes no value; a tensor whose lossless format is already q4 or q8 is kept there too.
 enum class Quantization : std::uint8_t { keep, q8, q4, f32 };
 
 // Packs a matrix with all members of the team. `interleaved_head_dim` > 0: rows of each head of that many rows are
 // stored for interleaved rotation (2i, 2i+1) and are permuted to half-split order (i, i + dim/2). Throws
-// std::runtime_error that names the tensor for a short read or a scale that is not finite.
+// std::runtime_error that names the tensor for columns that are not a multiple of 32 (and of the file type's block), a
+// short read, and a weight or scale that is not finite.
 PackedMatrix pack(const TensorSource& source, Quantization quantization, int interleaved_head_dim, Arena& arena,
                   Team& team);
 
-// A vector of `rows`·`cols` values as f32, the same permutation applied when asked.
+// A vector of `rows`·`cols` values (at most 2^24) as f32, the same permutation applied when asked. The same errors.
 float* load_vector(const TensorSource& source, int interleaved_head_dim, Arena& arena);
 
 // Row `row` of a packed matrix as f32 (the embedding of a token when the output layer is tied).
