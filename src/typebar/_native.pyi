@@ -134,6 +134,12 @@ def cpu_info() -> dict[str, Any]:
 def choose_threads() -> tuple[int, str]:
     """Threads to use here and the reason, in one line."""
 
+def read_strings(data: bytes, position: int, count: int) -> tuple[list[str], int]:
+    """Up to `count` strings from `position` on, each a little-endian u64 length and UTF-8 bytes, and where they end.
+
+    Fewer where the data ends or is not UTF-8; the position is then that of the string at fault.
+    """
+
 def release_free_memory() -> None:
     """Gives what malloc keeps for later back to the system, where it can (glibc)."""
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from typebar import _native
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType, Bytes, dequantize
 
@@ -191,25 +192,11 @@ class _Cursor:
             raise self.error(f"{what} is not valid UTF-8 ({error.reason}): damaged file") from None
 
     def strings(self, count: int, what: str) -> list[str]:
-        """`count` length-prefixed strings. A loop of its own because vocabularies and merges are 300 000 of them."""
-        prefix, position, end = self.prefix, self.position, len(self.prefix)
-        length_at = _UINT64.unpack_from
-        found: list[str] = []
-        append = found.append
-        try:
-            for _ in range(count):
-                start = position + 8
-                position = start + length_at(prefix, position)[0]
-                if position > end:
-                    break
-                append(prefix[start:position].decode())
-        except (struct.error, UnicodeDecodeError):
-            pass
+        """`count` length-prefixed strings."""
+        found, self.position = _native.read_strings(self.prefix, self.position, count)
         if len(found) < count:  # Read the string at fault once more, for its error.
-            self.position = self.position + sum(8 + len(s.encode()) for s in found)
             self.string(f"{what}[{len(found)}]")
             raise AssertionError("a string that failed to decode decodes")
-        self.position = position
         return found
 
     def numbers(self, kind: int, count: int, what: str) -> NDArray[Any]:
