@@ -56,8 +56,8 @@ struct AttentionLayer {
   const std::uint16_t* values;
   std::size_t block_stride;  // f16 elements between blocks
   std::size_t head_stride;   // f16 elements between KV heads of a block
-  float* partials;  // attention_partials(plan, head_dim) floats
-  float* output;    // [row][output_stride], the heads side by side from [0] on
+  float* partials;           // attention_partials(plan, head_dim) floats
+  float* output;             // [row][output_stride], the heads side by side from [0] on
   int output_stride;
 };
 
