@@ -49,6 +49,7 @@ class Sampler {
   int best_needed() const;
   bool greedy() const { return best_needed() == 1; }
   const SamplingParams& params() const { return params_; }
+  int vocab_size() const { return vocab_; }
 
   // Draws from logits[vocab], which it changes. The draw is a function of (logits, params, tokens seen, mask, seed,
   // position) only. Throws std::runtime_error if the logits hold NaN or +inf or nothing is allowed.
