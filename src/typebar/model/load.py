@@ -2,10 +2,10 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from typebar import _native
 from typebar.config import DEFAULT_MAX_MODEL_LEN, EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
-from typebar.errors import ParameterError, TypebarError
+from typebar.errors import ModelFileError, ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
 from typebar.model.gguf import GGUFFile, GGUFTensor
 from typebar.model.names import match_tensors
@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXTS = 4  # full contexts that the KV cache holds by default
 LEAST_CONTEXT = 256  # tokens; a default context is not made smaller than this to fit the memory
+MAX_KV_BLOCKS = 1 << 24  # the native core's limit
 OTHER_MEMORY = 256 * MIB  # tokenizer, interpreter, buffers of a step
-# Bytes per weight after packing; a margin over the packed formats' 5.0, 9.0 and 32 bits.
+# Bytes per weight after packing: 4.5 bits for q4 with an output layer of 8.5, 8.5 and 32 bits, and a margin.
 PACKED_BYTES = {"q4": 0.7, "q8": 1.15, "f32": 4.0}
 
 
@@ -66,16 +67,17 @@ def load_model(
 ) -> LoadedModel:
     """Load the GGUF file `path`, or the split model that it is a shard of.
 
-    `settings` are fields of EngineConfig, in place of `config`. The tokenizer is built while the weights are packed.
-    Raises ModelFileError for a file that cannot be run, TypebarError where the memory is too small, ValueError for
-    settings out of range.
+    `settings` are fields of EngineConfig that take the place of `config`'s. The tokenizer is built while the weights
+    are packed. Raises ModelFileError for a file that cannot be run, TypebarError where the memory is too small or the
+    processor lacks the instruction set asked for, ParameterError for settings out of range.
     """
-    config = config or EngineConfig(**settings)
+    config = replace(config or EngineConfig(), **settings)
     gguf = GGUFFile.open(path)
     spec = ModelSpec.from_gguf(gguf)
     tensors = match_tensors(spec, gguf)
     max_model_len, kv_blocks = _kv_size(spec, config, _packed_bytes(tensors, config.quantization))
-    threads, threads_reason = _threads(config.threads)
+    with _native_errors(gguf.path):
+        threads, threads_reason = _threads(config.threads)
     usable_vocab = _usable_vocab(spec, gguf.metadata)
     frequencies, attention_factor = inverse_frequencies(spec.rope, spec.head_dim, max_model_len)
     shape = _native.ModelConfig(
@@ -100,8 +102,9 @@ def load_model(
     with ThreadPoolExecutor(1) as background:
         text = background.submit(_text, [metadata])
         del metadata
-        native = _native.Model(shape, threads, config.isa)
-        _load_weights(native, tensors, config.quantization, spec.rope_interleaved)
+        with _native_errors(path):
+            native = _native.Model(shape, threads, config.isa)
+            _load_weights(native, tensors, config.quantization, spec.rope_interleaved)
         tokenizer, template, template_error = text.result()
     return LoadedModel(
         name=name or spec.name,
@@ -117,6 +120,19 @@ def load_model(
         kv_blocks=kv_blocks,
         threads_reason=threads_reason,
     )
+
+
+@contextmanager
+def _native_errors(path: Path) -> Iterator[None]:
+    """What the native core refuses, as errors that name the file."""
+    try:
+        yield
+    except RuntimeError as error:  # a tensor that is cut short or holds what is not a number
+        raise ModelFileError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:  # a shape that it does not run, an instruction set, a file that is gone
+        raise TypebarError(f"{path}: {error}") from error
+    except MemoryError as error:
+        raise TypebarError(f"{path}: too little memory: use a smaller model, or free some") from error
 
 
 def _text(holder: list[Mapping[str, Any]]) -> tuple[Tokenizer, ChatTemplate | None, str]:
@@ -186,7 +202,7 @@ def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[
         available, source = available_memory()
         budget = available - weight_bytes - OTHER_MEMORY
         wanted = blocks_for(max_model_len) * min(DEFAULT_CONTEXTS, config.max_num_seqs)
-    blocks = min(wanted, max(0, budget) // block_bytes)
+    blocks = min(wanted, max(0, budget) // block_bytes, MAX_KV_BLOCKS)
     if blocks >= blocks_for(max_model_len):
         return max_model_len, blocks
     least = max_model_len if config.max_model_len is not None else min(LEAST_CONTEXT, max_model_len)
