@@ -1,5 +1,6 @@
 """One file over HTTP against a real server that cuts, hangs, lies, refuses and redirects."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -175,12 +176,12 @@ def test_lasting_refusals_end(server: FileServer, target: Path) -> None:
     assert len(server.gets("/m.gguf")) == PATIENT.tries
 
 
-def test_a_long_wait_is_not_waited(server: FileServer, target: Path) -> None:
+def test_a_long_wait_is_not_waited(server: FileServer, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # a second try would succeed
     server.pages["/m.gguf"] = Page(BODY, statuses=[(429, {"Retry-After": "3600"})])
-    start = time.monotonic()
     with pytest.raises(SourceError, match="answers 429"):
         fetch(Download(f"{server.url}/m.gguf", target), quiet(), PATIENT)
-    assert time.monotonic() - start < 2
+    assert len(server.gets("/m.gguf")) == 1
 
 
 def test_silence_in_the_middle(server: FileServer, target: Path) -> None:
@@ -266,26 +267,22 @@ def test_unreachable_reasons(server: FileServer) -> None:
 
 def test_silent_server_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        start = time.monotonic()
         assert unreachable(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.3) == "no answer in 0.3 s"
-        assert time.monotonic() - start < 1
 
 
 def test_trickling_server_is_given_up_in_time() -> None:
     """Each byte comes within the socket timeout, the whole answer never does."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        ended = threading.Event()
 
         def trickle() -> None:
             connection, _ = listener.accept()
-            with connection:
-                try:
-                    for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100:
-                        connection.send(bytes([byte]))
-                        time.sleep(0.1)
-                except OSError:
-                    pass
+            with connection, contextlib.suppress(OSError):
+                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100:
+                    connection.send(bytes([byte]))
+                    time.sleep(0.1)
+            ended.set()
 
         threading.Thread(target=trickle, daemon=True).start()
-        start = time.monotonic()
         assert unreachable(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.5) == "no answer in 0.5 s"
-        assert time.monotonic() - start < 1.5
+        assert not ended.is_set()
