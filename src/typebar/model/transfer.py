@@ -296,7 +296,7 @@ class _Transfer:
                 chunk = response.read1(CHUNK)
             except TimeoutError as error:
                 raise _Interrupted(f"no data for {self.limits.read_s:g} s") from error
-            except (ConnectionError, ssl.SSLError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException) as error:
                 raise _Interrupted(f"the connection broke ({reason_of(error, self.limits.read_s)})") from error
             if not chunk:
                 return
