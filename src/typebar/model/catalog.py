@@ -98,12 +98,12 @@ SMOLLM2_WHEELS = Wheels(
 
 
 def _qwen25(name: str, repo: str, about_mb: int) -> Model:
-    """A Qwen2.5 model in the Q4_K_M file that its authors publish, under the same name on both hubs."""
-    file = f"{name}-q4_k_m.gguf"
-    return Model(name, name, (HubFile(repo, file), ModelScopeFile(repo, file)), about_mb=about_mb)
+    """A Qwen2.5 model in the Q4_K_M file that its authors publish."""
+    return _both(name, repo, f"{name}-q4_k_m.gguf", about_mb)
 
 
 def _both(name: str, repo: str, file: str, about_mb: int) -> Model:
+    """A model whose file has the same name on both hubs."""
     return Model(name, name, (HubFile(repo, file), ModelScopeFile(repo, file)), about_mb=about_mb)
 
 
@@ -153,7 +153,6 @@ CATALOG: tuple[Model, ...] = (
     ),
     _hub("llama-3.2-1b-instruct", "bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf", 808),
     _hub("llama-3.2-3b-instruct", "bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf", 2019),
-    _hub("tinyllama-1.1b-chat", "TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF", "tinyllama-1.1b-chat-v1.0.Q4_K_M.gguf", 669),
 )
 
 
