@@ -42,9 +42,7 @@ inline i32x8 round_to_int(f32x8 a) {
   return r;
 }
 // 2^n for −126 ≤ n ≤ 127; 0 for −127 and infinity for 128.
-inline f32x8 exp2_int(i32x8 n) {
-  TYPEBAR_LANES(__builtin_bit_cast(float, std::uint32_t(n.lane[l] + 127) << 23));
-}
+inline f32x8 exp2_int(i32x8 n) { TYPEBAR_LANES(__builtin_bit_cast(float, std::uint32_t(n.lane[l] + 127) << 23)); }
 inline void store(std::int32_t* p, i32x8 a) { std::memcpy(p, a.lane, sizeof a.lane); }
 // 32 bytes; every lane fits into one.
 inline void store(std::int8_t* p, i32x8 a, i32x8 b, i32x8 c, i32x8 d) {
