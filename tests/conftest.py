@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tiny_model import write_tiny_gguf
 from typebar.model.download import resolve_model
 
 
@@ -17,3 +18,10 @@ def coder_path() -> Path:
 def smollm_path() -> Path:
     """SmolLM2-135M-Instruct, Q4_1, 98 MB."""
     return resolve_model("smollm2-135m-instruct", progress=False).path
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random qwen2 of 2 layers, 288 tokens, context 2048: for what runs around the arithmetic."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    return write_tiny_gguf(path, context_length=2048).path
