@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from typebar.model.gguf import GGUFFile, GGUFTensor
 from typebar.model.names import match_tensors
 from typebar.model.rope import inverse_frequencies
 from typebar.model.spec import ModelSpec
-from typebar.text.chat import ChatTemplate, ChatTemplateError
 from typebar.text.tokenizer import UNUSED, Tokenizer
+
+if TYPE_CHECKING:
+    from typebar.text.chat import ChatTemplate
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +50,18 @@ class LoadedModel:
     spec: ModelSpec
     native: _native.Model
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: "ChatTemplate | None"
     template_error: str
     usable_vocab: int
     max_model_len: int
     kv_blocks: int
     threads_reason: str
 
-    def chat_template(self) -> ChatTemplate:
+    def chat_template(self) -> "ChatTemplate":
         """The model's chat template. TypebarError where it has none."""
         if self.template is None:
+            from typebar.text.chat import ChatTemplateError
+
             raise ChatTemplateError(self.template_error)
         return self.template
 
@@ -135,10 +139,12 @@ def _native_errors(path: Path) -> Iterator[None]:
         raise TypebarError(f"{path}: too little memory: use a smaller model, or free some") from error
 
 
-def _text(holder: list[Mapping[str, Any]]) -> tuple[Tokenizer, ChatTemplate | None, str]:
+def _text(holder: list[Mapping[str, Any]]) -> "tuple[Tokenizer, ChatTemplate | None, str]":
     """The tokenizer and the template of the only item of `holder`, which is taken out so that it can be freed."""
     tokenizer = Tokenizer.from_gguf(holder.pop())
     _native.release_free_memory()  # 50 MB that building the tokenizer took and will not need again
+    from typebar.text.chat import ChatTemplate, ChatTemplateError  # jinja2: imported while the weights are packed
+
     try:
         return tokenizer, ChatTemplate(tokenizer.chat_template, tokenizer), ""
     except ChatTemplateError as error:
