@@ -1,12 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace typebar {
-
-class Sampler;
 
 // What a step receives: the new tokens of several sequences, end to end.
 struct Batch {

@@ -47,20 +47,13 @@ Quantization parse_quantization(const std::string& name) {
 
 const char* format_name(WeightFormat format) {
   switch (format) {
-    case WeightFormat::q4:
-      return "q4";
-    case WeightFormat::q5:
-      return "q5";
-    case WeightFormat::q6:
-      return "q6";
-    case WeightFormat::q8:
-      return "q8";
-    case WeightFormat::f16:
-      return "f16";
-    case WeightFormat::bf16:
-      return "bf16";
-    case WeightFormat::f32:
-      return "f32";
+    case WeightFormat::q4: return "q4";
+    case WeightFormat::q5: return "q5";
+    case WeightFormat::q6: return "q6";
+    case WeightFormat::q8: return "q8";
+    case WeightFormat::f16: return "f16";
+    case WeightFormat::bf16: return "bf16";
+    case WeightFormat::f32: return "f32";
   }
   return "?";
 }
@@ -71,16 +64,28 @@ struct PyTensorSource {
   std::optional<Array<std::uint8_t, 1>> buffer;
 };
 
-std::vector<std::optional<SampledToken>> step(Model& model, const Array<std::int32_t, 1>& tokens,
-                                              const Array<std::int32_t, 1>& lengths,
-                                              const Array<std::int32_t, 1>& starts,
-                                              const Array<std::int32_t, 2>& block_tables, nb::sequence samplers) {
+nb::list step(Model& model, const Array<std::int32_t, 1>& tokens, const Array<std::int32_t, 1>& lengths,
+              const Array<std::int32_t, 1>& starts, const Array<std::int32_t, 2>& block_tables, nb::sequence samplers) {
   const Batch batch = make_batch(tokens, lengths, starts, block_tables);
   std::vector<const Sampler*> pointers;
   for (nb::handle sampler : samplers)
     pointers.push_back(sampler.is_none() ? nullptr : nb::cast<const Sampler*>(sampler));
-  nb::gil_scoped_release release;
-  return model.step(batch, pointers);
+  std::vector<Model::Draw> drawn;
+  {
+    nb::gil_scoped_release release;
+    drawn = model.step(batch, pointers);
+  }
+  nb::list results;
+  for (Model::Draw& draw : drawn) {
+    if (draw.token) {
+      results.append(std::move(*draw.token));
+    } else if (draw.error.empty()) {
+      results.append(nb::none());
+    } else {
+      results.append(draw.error);
+    }
+  }
+  return results;
 }
 
 nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(Model& model, const Array<std::int32_t, 1>& tokens,
@@ -89,7 +94,7 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(Model& model, const Array<std:
                                                   const Array<std::int32_t, 2>& block_tables) {
   const Batch batch = make_batch(tokens, lengths, starts, block_tables);
   const std::size_t rows = tokens.size(), cols = model.config().vocab_size;
-  auto values = std::make_unique<float[]>(rows * cols);
+  auto values = std::make_unique_for_overwrite<float[]>(rows * cols);
   {
     nb::gil_scoped_release release;
     model.logits(batch, values.get());
@@ -124,6 +129,7 @@ std::pair<nb::list, std::size_t> read_strings(nb::bytes data, std::size_t positi
     if (length > data.size() - position - 8) break;
     PyObject* text = PyUnicode_DecodeUTF8(bytes + position + 8, Py_ssize_t(length), nullptr);
     if (!text) {
+      if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) throw nb::python_error();
       PyErr_Clear();
       break;
     }
@@ -143,7 +149,7 @@ nb::dict cpu_info() {
   info["quota_cpus"] = cpu.quota_cpus;
   info["quota_source"] = cpu.quota_source;
   info["usable_isas"] = usable_isas();
-  info["best_isa"] = select_kernels().name;
+  info["best_isa"] = usable_isas().front();
   return info;
 }
 

@@ -95,7 +95,8 @@ CpuQuota read_cpu_quota(const std::string& root) {
       const double cpus = quota_in(root + hierarchy.mount_point + group, hierarchy.version2, &source);
       if (cpus > 0 && (tightest.cpus == 0 || cpus < tightest.cpus)) tightest = {cpus, source};
       if (group.empty()) break;
-      group.erase(group.rfind('/'));
+      const std::size_t slash = group.rfind('/');
+      group.erase(slash == std::string::npos ? 0 : slash);
     }
   }
   return tightest;

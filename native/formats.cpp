@@ -222,26 +222,17 @@ std::size_t file_row_bytes(FileType type, int cols) {
 
 CodeLayout lossless_layout(FileType type) {
   switch (type) {
-    case FileType::f32:
-      return {WeightFormat::f32, kGroup, true, 0};
-    case FileType::f16:
-      return {WeightFormat::f16, kGroup, true, 0};
-    case FileType::bf16:
-      return {WeightFormat::bf16, kGroup, true, 0};
-    case FileType::q4_0:
-      return {WeightFormat::q4, kGroup, true, 8};
-    case FileType::q5_0:
-      return {WeightFormat::q5, kGroup, true, 16};
-    case FileType::q8_0:
-      return {WeightFormat::q8, kGroup, true, 128};
-    case FileType::q6_k:
-      return {WeightFormat::q6, 16, true, 32};
+    case FileType::f32: return {WeightFormat::f32, kGroup, true, 0};
+    case FileType::f16: return {WeightFormat::f16, kGroup, true, 0};
+    case FileType::bf16: return {WeightFormat::bf16, kGroup, true, 0};
+    case FileType::q4_0: return {WeightFormat::q4, kGroup, true, 8};
+    case FileType::q5_0: return {WeightFormat::q5, kGroup, true, 16};
+    case FileType::q8_0: return {WeightFormat::q8, kGroup, true, 128};
+    case FileType::q6_k: return {WeightFormat::q6, 16, true, 32};
     case FileType::q4_1:
-    case FileType::q4_k:
-      return {WeightFormat::q4, kGroup, false, 0};
+    case FileType::q4_k: return {WeightFormat::q4, kGroup, false, 0};
     case FileType::q5_1:
-    case FileType::q5_k:
-      return {WeightFormat::q5, kGroup, false, 0};
+    case FileType::q5_k: return {WeightFormat::q5, kGroup, false, 0};
   }
   throw std::invalid_argument("unknown weight type");
 }
@@ -250,24 +241,15 @@ void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row) {
   const auto blocks = reinterpret_cast<Bytes>(source);
   const int count = cols / file_block(type);
   switch (type) {
-    case FileType::q4_0:
-      return unpack_nibble_blocks<false, false>(blocks, count, row);
-    case FileType::q4_1:
-      return unpack_nibble_blocks<false, true>(blocks, count, row);
-    case FileType::q5_0:
-      return unpack_nibble_blocks<true, false>(blocks, count, row);
-    case FileType::q5_1:
-      return unpack_nibble_blocks<true, true>(blocks, count, row);
-    case FileType::q8_0:
-      return unpack_q8_0(blocks, count, row);
-    case FileType::q4_k:
-      return unpack_q45_k<false>(blocks, count, row);
-    case FileType::q5_k:
-      return unpack_q45_k<true>(blocks, count, row);
-    case FileType::q6_k:
-      return unpack_q6_k(blocks, count, row);
-    default:
-      throw std::invalid_argument(std::string(traits(type).name) + " has no codes");
+    case FileType::q4_0: return unpack_nibble_blocks<false, false>(blocks, count, row);
+    case FileType::q4_1: return unpack_nibble_blocks<false, true>(blocks, count, row);
+    case FileType::q5_0: return unpack_nibble_blocks<true, false>(blocks, count, row);
+    case FileType::q5_1: return unpack_nibble_blocks<true, true>(blocks, count, row);
+    case FileType::q8_0: return unpack_q8_0(blocks, count, row);
+    case FileType::q4_k: return unpack_q45_k<false>(blocks, count, row);
+    case FileType::q5_k: return unpack_q45_k<true>(blocks, count, row);
+    case FileType::q6_k: return unpack_q6_k(blocks, count, row);
+    default: throw std::invalid_argument(std::string(traits(type).name) + " has no codes");
   }
 }
 
@@ -275,23 +257,17 @@ void decode_row(FileType type, const std::byte* source, int cols, float* values)
   const auto bytes = reinterpret_cast<Bytes>(source);
   const int count = cols / file_block(type);
   switch (type) {
-    case FileType::f32:
-      std::memcpy(values, source, std::size_t(cols) * 4);
-      return;
+    case FileType::f32: std::memcpy(values, source, std::size_t(cols) * 4); return;
     case FileType::f16:
       for (int c = 0; c < cols; ++c) values[c] = half_to_float(load<std::uint16_t>(bytes + c * 2));
       return;
     case FileType::bf16:
       for (int c = 0; c < cols; ++c) values[c] = bf16_to_float(load<std::uint16_t>(bytes + c * 2));
       return;
-    case FileType::q4_k:
-      return decode_q45_k<false>(bytes, count, values);
-    case FileType::q5_k:
-      return decode_q45_k<true>(bytes, count, values);
-    case FileType::q6_k:
-      return decode_q6_k(bytes, count, values);
-    default:
-      return decode_codes(type, source, count, values);
+    case FileType::q4_k: return decode_q45_k<false>(bytes, count, values);
+    case FileType::q5_k: return decode_q45_k<true>(bytes, count, values);
+    case FileType::q6_k: return decode_q6_k(bytes, count, values);
+    default: return decode_codes(type, source, count, values);
   }
 }
 

@@ -11,10 +11,9 @@ namespace typebar {
 // Element formats of weight files. Block layouts: ggml's ggml-common.h, as documented in the GGUF specification.
 enum class FileType : std::uint8_t { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
 
-FileType file_type(const std::string& name);  // "Q4_K" …; throws std::invalid_argument
-std::size_t file_row_bytes(FileType type,
-                           int cols);  // throws std::invalid_argument if cols is no whole number of blocks
-int file_block(FileType type);         // weights in a block: 1, 32 or 256
+FileType file_type(const std::string& name);          // "Q4_K" …; throws std::invalid_argument
+std::size_t file_row_bytes(FileType type, int cols);  // throws std::invalid_argument for part of a block
+int file_block(FileType type);                        // weights in a block: 1, 32 or 256
 
 // How a matrix of this file type is held when no value may change.
 struct CodeLayout {

@@ -80,14 +80,10 @@ void scatter(int row, const void* elements, int count, void* plane) {
 void interleave_codes(WeightFormat format, int row, const std::uint8_t* codes, int cols, std::uint8_t* nibbles,
                       std::uint8_t* extra) {
   switch (format) {
-    case WeightFormat::q4:
-      return interleave_groups<WeightFormat::q4>(row, codes, cols, nibbles, extra);
-    case WeightFormat::q5:
-      return interleave_groups<WeightFormat::q5>(row, codes, cols, nibbles, extra);
-    case WeightFormat::q6:
-      return interleave_groups<WeightFormat::q6>(row, codes, cols, nibbles, extra);
-    default:
-      return interleave_groups<WeightFormat::q8>(row, codes, cols, nibbles, extra);
+    case WeightFormat::q4: return interleave_groups<WeightFormat::q4>(row, codes, cols, nibbles, extra);
+    case WeightFormat::q5: return interleave_groups<WeightFormat::q5>(row, codes, cols, nibbles, extra);
+    case WeightFormat::q6: return interleave_groups<WeightFormat::q6>(row, codes, cols, nibbles, extra);
+    default: return interleave_groups<WeightFormat::q8>(row, codes, cols, nibbles, extra);
   }
 }
 
@@ -107,14 +103,10 @@ int code_at(const PackedMatrix& matrix, int row, int col) {
   const int nibble = matrix.nibbles[tile_group * 128 + nibble_byte] >> nibble_shift & 15;
   const std::uint8_t* const extra = matrix.extra + tile_group * matrix.extra_stride();
   switch (matrix.format) {
-    case WeightFormat::q5:
-      return nibble | (extra[lane] >> column / 4 & 1) << 4;
-    case WeightFormat::q6:
-      return nibble | (extra[column / 16 * 32 + lane] >> column % 16 / 4 * 2 & 3) << 4;
-    case WeightFormat::q8:
-      return nibble << 4 | (extra[nibble_byte] >> nibble_shift & 15);
-    default:
-      return nibble;
+    case WeightFormat::q5: return nibble | (extra[lane] >> column / 4 & 1) << 4;
+    case WeightFormat::q6: return nibble | (extra[column / 16 * 32 + lane] >> column % 16 / 4 * 2 & 3) << 4;
+    case WeightFormat::q8: return nibble << 4 | (extra[nibble_byte] >> nibble_shift & 15);
+    default: return nibble;
   }
 }
 

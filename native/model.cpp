@@ -71,9 +71,7 @@ Activations Model::allocate_activations(int rows, int cols) {
   Activations x{rows, cols};
   x.codes = scratch_arena_.allocate<std::int8_t>(std::size_t(rows) * cols);
   x.groups = scratch_arena_.allocate<GroupScale>(std::size_t(rows) * cols / kGroup);
-  const auto all = matrices();
-  const bool dense = std::any_of(all.begin(), all.end(), [](const MatrixInfo& m) { return !m.matrix->quantized(); });
-  if (dense) x.dense = scratch_arena_.allocate<float>(std::size_t(rows) * cols);
+  if (reads_dense_) x.dense = scratch_arena_.allocate<float>(std::size_t(rows) * cols);
   return x;
 }
 
@@ -295,7 +293,7 @@ void Model::head(int member, std::span<const int> rows, float* logits) {
   });
 }
 
-std::vector<std::optional<SampledToken>> Model::step(const Batch& batch, std::span<const Sampler* const> samplers) {
+std::vector<Model::Draw> Model::step(const Batch& batch, std::span<const Sampler* const> samplers) {
   check(batch);
   require(samplers.size() == batch.lengths.size(), "samplers must have one entry a sequence");
   plan(batch);
@@ -306,7 +304,7 @@ std::vector<std::optional<SampledToken>> Model::step(const Batch& batch, std::sp
     rows.push_back(end - 1);
     sequences.push_back(s);
   }
-  std::vector<std::optional<SampledToken>> drawn(batch.sequences());
+  std::vector<Draw> drawn(batch.sequences());
   team_.run([&](int member) {
     embed(member, batch);
     for (int i = 0; i < config_.num_layers; ++i) layer(member, batch, i);
@@ -314,8 +312,12 @@ std::vector<std::optional<SampledToken>> Model::step(const Batch& batch, std::sp
     head(member, rows, scratch_.logits);
     team_.for_chunks(member, int(rows.size()), [&](int i) {
       const int s = sequences[i];
-      drawn[s] = samplers[s]->draw(scratch_.logits + std::size_t(i) * config_.vocab_size,
-                                   std::uint64_t(batch.starts[s]) + batch.lengths[s], kernels_);
+      try {
+        drawn[s].token = samplers[s]->draw(scratch_.logits + std::size_t(i) * config_.vocab_size,
+                                           std::uint64_t(batch.starts[s]) + batch.lengths[s], kernels_);
+      } catch (const std::runtime_error& error) {
+        drawn[s].error = error.what();
+      }
     });
   });
   return drawn;

@@ -64,8 +64,13 @@ class Model {
   // std::runtime_error for one that cannot be read.
   void load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope);
 
-  // Runs the batch and draws the next token of every sequence with a sampler (null: it only fills its cache).
-  std::vector<std::optional<SampledToken>> step(const Batch& batch, std::span<const Sampler* const> samplers);
+  // Runs the batch and draws the next token of every sequence with a sampler (null: it only fills its cache). A draw
+  // that fails, because of NaN logits or since nothing is allowed, leaves the other sequences alone.
+  struct Draw {
+    std::optional<SampledToken> token;
+    std::string error;
+  };
+  std::vector<Draw> step(const Batch& batch, std::span<const Sampler* const> samplers);
 
   // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size].
   void logits(const Batch& batch, float* out);
@@ -136,6 +141,7 @@ class Model {
   std::unique_ptr<FileRows> embed_rows_;  // otherwise
   std::optional<PackedMatrix> head_;
   std::size_t weight_bytes_ = 0;
+  bool reads_dense_ = false;  // some matrix is not quantized
   bool loaded_ = false;
 
   Scratch scratch_{};

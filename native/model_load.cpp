@@ -108,7 +108,10 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
   } else {
     embed_ = pack(embed, head_quantization(quantization), 0, arena_, team_);
   }
-  for (const MatrixInfo& m : this->matrices()) weight_bytes_ += m.matrix->bytes();
+  for (const MatrixInfo& m : this->matrices()) {
+    weight_bytes_ += m.matrix->bytes();
+    reads_dense_ |= !m.matrix->quantized();
+  }
   allocate_scratch();
   loaded_ = true;
 }

@@ -1,5 +1,6 @@
 #include "pack.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -260,7 +261,7 @@ void unpack_row(const PackedMatrix& matrix, int row, float* values) {
 FileRows::FileRows(const TensorSource& source) : source_(source) {
   check_shape(source, 1);
   if (source.data != nullptr) return;
-  source_.fd = dup(source.fd);
+  source_.fd = fcntl(source.fd, F_DUPFD_CLOEXEC, 0);
   if (source_.fd < 0) fail(source, std::string("cannot be kept open: ") + std::strerror(errno));
 }
 

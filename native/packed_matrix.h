@@ -41,9 +41,9 @@ inline constexpr int extra_bits(WeightFormat format) {
 struct PackedMatrix {
   WeightFormat format = WeightFormat::q8;
   int rows = 0;
-  int cols = 0;                // a multiple of 32
-  int scale_group = kGroup;    // weights that share a scale: 32, or 16 (Q6_K; symmetric only)
-  int zero = 0;                // code of weight 0 when symmetric
+  int cols = 0;              // a multiple of 32
+  int scale_group = kGroup;  // weights that share a scale: 32, or 16 (Q6_K; symmetric only)
+  int zero = 0;              // code of weight 0 when symmetric
   const std::uint8_t* nibbles = nullptr;
   const std::uint8_t* extra = nullptr;
   const std::uint16_t* scales = nullptr;

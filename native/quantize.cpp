@@ -114,12 +114,9 @@ std::uint16_t quantize_q4(const Group& group, std::uint8_t* codes) {
 
 CodeLayout requantized_layout(WeightFormat format) {
   switch (format) {
-    case WeightFormat::q4:
-      return {format, kGroup, true, 8};
-    case WeightFormat::q8:
-      return {format, kGroup, true, 128};
-    default:
-      throw std::invalid_argument("weights can be requantized to q4 and q8");
+    case WeightFormat::q4: return {format, kGroup, true, 8};
+    case WeightFormat::q8: return {format, kGroup, true, 128};
+    default: throw std::invalid_argument("weights can be requantized to q4 and q8");
   }
 }
 

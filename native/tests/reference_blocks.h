@@ -38,44 +38,28 @@ struct Block {
 
 inline Block block(FileType type) {
   switch (type) {
-    case FileType::f32:
-      return {1, 4};
-    case FileType::f16:
-      return {1, 2};
-    case FileType::bf16:
-      return {1, 2};
-    case FileType::q4_0:
-      return {32, 2 + 16};
-    case FileType::q4_1:
-      return {32, 2 + 2 + 16};
-    case FileType::q5_0:
-      return {32, 2 + 4 + 16};
-    case FileType::q5_1:
-      return {32, 2 + 2 + 4 + 16};
-    case FileType::q8_0:
-      return {32, 2 + 32};
-    case FileType::q4_k:
-      return {256, 2 + 2 + 12 + 128};
-    case FileType::q5_k:
-      return {256, 2 + 2 + 12 + 32 + 128};
-    case FileType::q6_k:
-      return {256, 128 + 64 + 16 + 2};
+    case FileType::f32: return {1, 4};
+    case FileType::f16: return {1, 2};
+    case FileType::bf16: return {1, 2};
+    case FileType::q4_0: return {32, 2 + 16};
+    case FileType::q4_1: return {32, 2 + 2 + 16};
+    case FileType::q5_0: return {32, 2 + 4 + 16};
+    case FileType::q5_1: return {32, 2 + 2 + 4 + 16};
+    case FileType::q8_0: return {32, 2 + 32};
+    case FileType::q4_k: return {256, 2 + 2 + 12 + 128};
+    case FileType::q5_k: return {256, 2 + 2 + 12 + 32 + 128};
+    case FileType::q6_k: return {256, 128 + 64 + 16 + 2};
   }
   return {0, 0};
 }
 
 inline int zero(FileType type) {
   switch (type) {
-    case FileType::q4_0:
-      return 8;
-    case FileType::q5_0:
-      return 16;
-    case FileType::q8_0:
-      return 128;
-    case FileType::q6_k:
-      return 32;
-    default:
-      return 0;
+    case FileType::q4_0: return 8;
+    case FileType::q5_0: return 16;
+    case FileType::q8_0: return 128;
+    case FileType::q6_k: return 32;
+    default: return 0;
   }
 }
 
@@ -101,20 +85,13 @@ inline Weight weight(FileType type, const std::uint8_t* row, int col) {
       const std::uint32_t bits = p[0] | p[1] << 8 | p[2] << 16 | std::uint32_t(p[3]) << 24;
       return {1, __builtin_bit_cast(float, bits), 0};
     }
-    case FileType::f16:
-      return {1, half(p), 0};
-    case FileType::bf16:
-      return {1, __builtin_bit_cast(float, std::uint32_t(p[0] | p[1] << 8) << 16), 0};
-    case FileType::q4_0:
-      return {nibble(p + 2), half(p), 0};
-    case FileType::q4_1:
-      return {nibble(p + 4), half(p), -half(p + 2)};
-    case FileType::q5_0:
-      return {nibble(p + 6) + fifth(p + 2), half(p), 0};
-    case FileType::q5_1:
-      return {nibble(p + 8) + fifth(p + 4), half(p), -half(p + 2)};
-    case FileType::q8_0:
-      return {int(std::int8_t(p[2 + e])) + 128, half(p), 0};
+    case FileType::f16: return {1, half(p), 0};
+    case FileType::bf16: return {1, __builtin_bit_cast(float, std::uint32_t(p[0] | p[1] << 8) << 16), 0};
+    case FileType::q4_0: return {nibble(p + 2), half(p), 0};
+    case FileType::q4_1: return {nibble(p + 4), half(p), -half(p + 2)};
+    case FileType::q5_0: return {nibble(p + 6) + fifth(p + 2), half(p), 0};
+    case FileType::q5_1: return {nibble(p + 8) + fifth(p + 4), half(p), -half(p + 2)};
+    case FileType::q8_0: return {int(std::int8_t(p[2 + e])) + 128, half(p), 0};
     case FileType::q4_k:
     case FileType::q5_k: {
       int scale, min;
@@ -147,23 +124,14 @@ inline std::vector<std::uint8_t> random_rows(FileType type, int rows, int cols, 
   for (std::size_t b = 0; b < data.size(); b += bytes) {
     std::uint8_t* const p = &data[b];
     switch (type) {
-      case FileType::f32:
-        p[3] &= 0xbf;
-        break;  // exponents up to 127
-      case FileType::bf16:
-        p[1] &= 0xbf;
-        break;
+      case FileType::f32: p[3] &= 0xbf; break;  // exponents up to 127
+      case FileType::bf16: p[1] &= 0xbf; break;
       case FileType::f16:
       case FileType::q4_0:
       case FileType::q5_0:
-      case FileType::q8_0:
-        put_half(p, random_half());
-        break;
-      case FileType::q6_k:
-        put_half(p + 208, random_half());
-        break;
-      default:
-        put_half(p, random_half()), put_half(p + 2, random_half());
+      case FileType::q8_0: put_half(p, random_half()); break;
+      case FileType::q6_k: put_half(p + 208, random_half()); break;
+      default: put_half(p, random_half()), put_half(p + 2, random_half());
     }
   }
   return data;

@@ -39,23 +39,12 @@ struct TinyModel {
     };
     for (std::size_t at = 0; at < row_bytes * rows; at += block_bytes) {
       switch (type) {
-        case FileType::q4_0:
-          set_half(at, 0.01f);
-          break;
-        case FileType::q5_0:
-          set_half(at, 0.005f);
-          break;
-        case FileType::q8_0:
-          set_half(at, 0.0006f);
-          break;
-        case FileType::q4_k:
-          set_half(at, 0.0004f), set_half(at + 2, 0.003f);
-          break;
-        case FileType::q6_k:
-          set_half(at + 208, 0.00003f);
-          break;
-        default:
-          FAIL("no scale is known for this type");
+        case FileType::q4_0: set_half(at, 0.01f); break;
+        case FileType::q5_0: set_half(at, 0.005f); break;
+        case FileType::q8_0: set_half(at, 0.0006f); break;
+        case FileType::q4_k: set_half(at, 0.0004f), set_half(at + 2, 0.003f); break;
+        case FileType::q6_k: set_half(at + 208, 0.00003f); break;
+        default: FAIL("no scale is known for this type");
       }
     }
   }
@@ -163,7 +152,7 @@ std::vector<std::int32_t> greedy(Model& model, std::vector<std::int32_t> tokens,
   for (int i = 0; i < count; ++i) {
     const std::vector<std::int32_t> lengths{std::int32_t(next.size())}, starts{start};
     start += int(next.size());
-    next = {model.step({next, lengths, starts, blocks, int(blocks.size())}, samplers)[0]->token};
+    next = {model.step({next, lengths, starts, blocks, int(blocks.size())}, samplers)[0].token->token};
     tokens.push_back(next[0]);
   }
   return tokens;
@@ -246,9 +235,19 @@ TEST_CASE("tokens drawn in a mixed step equal those drawn alone") {
   auto both = a;
   both.insert(both.end(), b.begin(), b.end());
   const auto together = step(both, {20, 33}, {&sampler, &sampler}, {2, 3});
-  CHECK(together[0]->token == alone_a[0]->token);
-  CHECK(together[1]->token == alone_b[0]->token);
-  CHECK(!step(both, {20, 33}, {nullptr, &sampler}, {2, 3})[0].has_value());
+  CHECK(together[0].token->token == alone_a[0].token->token);
+  CHECK(together[1].token->token == alone_b[0].token->token);
+  const auto one = step(both, {20, 33}, {nullptr, &sampler}, {2, 3});
+  CHECK(!one[0].token);
+  CHECK(one[0].error.empty());
+
+  Sampler forbidden(params, kVocab, kVocab);
+  const std::vector<std::uint32_t> nothing((kVocab + 31) / 32, 0);
+  forbidden.allow(nothing.data(), int(nothing.size()));
+  const auto failed = step(both, {20, 33}, {&forbidden, &sampler}, {2, 3});
+  CHECK(!failed[0].token);
+  CHECK(!failed[0].error.empty());
+  CHECK(failed[1].token->token == alone_b[0].token->token);
 }
 
 TEST_CASE("a bad batch is refused by name and changes nothing") {

@@ -95,13 +95,14 @@ class Model:
         starts: npt.NDArray[np.int32],
         block_tables: npt.NDArray[np.int32],
         samplers: Sequence[Sampler | None],
-    ) -> list[SampledToken | None]:
+    ) -> list[SampledToken | str | None]:
         """Runs a ragged batch of `len(lengths)` sequences.
 
         tokens [sum(lengths)] is the sequences' new tokens end to end; sequence s has lengths[s] of them from position
         starts[s] on, and its KV blocks in block_tables [s, at least ceil((starts[s] + lengths[s]) / 16)]. A sequence
         with a sampler draws the token that follows its last one; with None it only fills its cache.
-        Raises ValueError for a bad argument, RuntimeError when the logits are not finite.
+        A str in place of a token says why nothing could be drawn: logits that are not finite, or no token allowed.
+        Raises ValueError for a bad argument.
         """
 
     def logits(

@@ -119,7 +119,7 @@ void replay(const Job& job) {
   const Sampler sampler(greedy, config.vocab_size, config.usable_vocab);
   const Sampler* samplers[] = {&sampler};
   for (int i = 0; i < job.integer("generate"); ++i) {
-    const std::int32_t drawn = model.step(batch(), samplers)[0]->token;
+    const std::int32_t drawn = model.step(batch(), samplers)[0].token->token;
     std::printf("%d ", drawn);
     start += length;
     length = 1;

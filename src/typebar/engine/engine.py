@@ -72,11 +72,13 @@ class Engine:
         now = perf_counter()
         self._counters.steps += 1
         self._counters.step_ended = now
-        tokens = [None if result is None else result.token for result in sampled]
+        tokens = [result.token if isinstance(result, _native.SampledToken) else None for result in sampled]
         self.scheduler.update(plan, tokens, (now - start) * 1e3)
         outputs = []
         for generation, result in zip(generations, sampled, strict=True):
-            if result is not None:
+            if isinstance(result, str):
+                outputs.append(self._close(generation, generation.end("error", result)))
+            elif result is not None:
                 self._counters.generated_tokens += 1
                 output = generation.advance(result, now)
                 outputs.append(self._close(generation, output) if output.finish_reason else output)
@@ -98,7 +100,7 @@ class Engine:
             **{**counters, "finished": dict(self._counters.finished)},
         )
 
-    def _run(self, plan: Plan, generations: list[Generation]) -> list[_native.SampledToken | None]:
+    def _run(self, plan: Plan, generations: list[Generation]) -> list[_native.SampledToken | str | None]:
         """The native step for a plan: tokens end to end, and each request's blocks as a row of the table."""
         for source, destination in plan.copies:
             self.model.native.copy_block(source, destination)
