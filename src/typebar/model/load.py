@@ -2,10 +2,11 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,12 +105,16 @@ def load_model(
     path, metadata = gguf.path, gguf.metadata
     del gguf  # with the thread's own reference gone too, 25 MB of vocabulary are free before all weights are packed
     with ThreadPoolExecutor(1) as background:
-        text = background.submit(_text, [metadata])
+        building_tokenizer = background.submit(_tokenizer, [metadata])
+        compiling_template = background.submit(lambda: _template(building_tokenizer.result()))
         del metadata
         with _native_errors(path):
             native = _native.Model(shape, threads, config.isa)
-            _load_weights(native, tensors, config.quantization, spec.rope_interleaved)
-        tokenizer, template, template_error = text.result()
+            # The output layer waits for the memory that building the tokenizer takes: 80 MB less at the peak.
+            tokenizer_built = partial(wait, [building_tokenizer])
+            _load_weights(native, tensors, config.quantization, spec.rope_interleaved, tokenizer_built)
+        tokenizer = building_tokenizer.result()
+        template, template_error = compiling_template.result()
     return LoadedModel(
         name=name or spec.name,
         path=path,
@@ -139,20 +144,28 @@ def _native_errors(path: Path) -> Iterator[None]:
         raise TypebarError(f"{path}: too little memory: use a smaller model, or free some") from error
 
 
-def _text(holder: list[Mapping[str, Any]]) -> "tuple[Tokenizer, ChatTemplate | None, str]":
-    """The tokenizer and the template of the only item of `holder`, which is taken out so that it can be freed."""
+def _tokenizer(holder: list[Mapping[str, Any]]) -> Tokenizer:
+    """The tokenizer of the only item of `holder`, which is taken out so that it can be freed."""
     tokenizer = Tokenizer.from_gguf(holder.pop())
-    _native.release_free_memory()  # 50 MB that building the tokenizer took and will not need again
+    _native.release_free_memory()
+    return tokenizer
+
+
+def _template(tokenizer: Tokenizer) -> "tuple[ChatTemplate | None, str]":
     from typebar.text.chat import ChatTemplate, ChatTemplateError  # jinja2: imported while the weights are packed
 
     try:
-        return tokenizer, ChatTemplate(tokenizer.chat_template, tokenizer), ""
+        return ChatTemplate(tokenizer.chat_template, tokenizer), ""
     except ChatTemplateError as error:
-        return tokenizer, None, str(error)
+        return None, str(error)
 
 
 def _load_weights(
-    native: _native.Model, tensors: Mapping[str, GGUFTensor], quantization: str, interleaved_rope: bool
+    native: _native.Model,
+    tensors: Mapping[str, GGUFTensor],
+    quantization: str,
+    interleaved_rope: bool,
+    before_output_layer: Callable[[], object],
 ) -> None:
     with ExitStack() as files:
         descriptors: dict[Path, int] = {}
@@ -161,7 +174,7 @@ def _load_weights(
                 descriptors[tensor.path] = os.open(tensor.path, os.O_RDONLY | os.O_CLOEXEC)
                 files.callback(os.close, descriptors[tensor.path])
         sources = {name: _source(name, tensor, descriptors[tensor.path]) for name, tensor in tensors.items()}
-        native.load(sources, quantization, interleaved_rope)
+        native.load(sources, quantization, interleaved_rope, before_output_layer)
 
 
 def _source(name: str, tensor: GGUFTensor, descriptor: int) -> _native.TensorSource:
