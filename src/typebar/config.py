@@ -1,4 +1,4 @@
-"""Every knob of the engine once: its name, its default, what it does. Its environment variable is TYPEBAR_ + name."""
+"""Every knob of the engine once: its name, its default, what it does."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -5,6 +5,7 @@ import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -17,7 +18,7 @@ from typebar.engine.request import Output
 from typebar.engine.stats import Stats
 from typebar.engine.worker import Worker
 from typebar.errors import ParameterError, TypebarError
-from typebar.model.load import load_model
+from typebar.model.load import LoadedModel, load_model
 from typebar.outputs import Answer, RequestOutput, metrics
 from typebar.text.tokenizer import Tokenizer
 
@@ -38,7 +39,7 @@ class LLM:
 
     model: a name of the catalog, a .gguf file, a folder, a Hugging Face repository or a URL; None: the default model.
     seed: makes runs repeatable that give no seed of their own; None: fresh entropy for each request.
-    The other arguments are fields of EngineConfig. Raises TypebarError or ValueError, naming what is wrong.
+    The other arguments are those of EngineConfig. Raises TypebarError or ValueError, naming what is wrong.
 
     `with LLM(...) as llm:` or `close()` gives the memory back.
     """
@@ -72,10 +73,25 @@ class LLM:
         from typebar.model.download import resolve_model
 
         resolved = resolve_model(model)
-        self.model = load_model(resolved.path, config, name=resolved.name)
         self._seed = seed
         self._numbers = itertools.count()
-        self._worker = Worker(Engine(self.model))
+        self._running: tuple[LoadedModel, Worker] | None = None
+        model_loaded = load_model(resolved.path, config, name=resolved.name)
+        self._running = model_loaded, Worker(Engine(model_loaded))
+
+    @property
+    def model(self) -> LoadedModel:
+        """The loaded model. TypebarError after `close`."""
+        return self._open()[0]
+
+    @property
+    def _worker(self) -> Worker:
+        return self._open()[1]
+
+    def _open(self) -> tuple[LoadedModel, Worker]:
+        if self._running is None:
+            raise TypebarError("this LLM is closed: make a new one")
+        return self._running
 
     def generate(
         self,
@@ -103,7 +119,11 @@ class LLM:
         use_tqdm: bool = False,
         *,
         stream: Literal[False] = False,
-        **template: Any,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]: ...
 
     @overload
@@ -114,7 +134,11 @@ class LLM:
         use_tqdm: bool = False,
         *,
         stream: Literal[True],
-        **template: Any,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> "TextStreamer": ...
 
     def chat(
@@ -124,19 +148,34 @@ class LLM:
         use_tqdm: bool = False,
         *,
         stream: bool = False,
-        **template: Any,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> "list[RequestOutput] | TextStreamer":
         """Answer a conversation, or each of a list of conversations, which run as one batch.
 
-        Messages are {"role": …, "content": …}; `template` are arguments of ChatTemplate.encode: tools,
-        add_generation_prompt, continue_final_message, variables of the template. With `stream` the result is an
-        iterator over pieces of text (str) of the one answer; closing it early ends the request at once.
+        Messages are {"role": …, "content": …}. `chat_template` (Jinja2) takes the place of the model's own, and
+        `chat_template_kwargs` are variables of it; the other arguments are those of ChatTemplate.encode. With `stream`
+        the result is an iterator over pieces of text (str) of the one answer; closing it early ends the request.
 
         Raises as `generate`, and TypebarError for messages that the model's template refuses.
         """
         chats = messages if messages and isinstance(messages[0], list | tuple) else [messages]
-        encode = self.model.chat_template().encode
-        prompts = [(None, encode(chat, **template)) for chat in chats]  # type: ignore[arg-type]
+        if chat_template is None:
+            template = self.model.chat_template()
+        else:
+            from typebar.text.chat import ChatTemplate
+
+            template = ChatTemplate(chat_template, self.model.tokenizer)
+        settings: dict[str, Any] = {
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            **(chat_template_kwargs or {}),
+        }
+        prompts = [(None, template.encode(chat, **settings)) for chat in chats]  # type: ignore[arg-type]
         requests = self._requests(prompts, sampling_params)
         if not stream:
             return self._run(requests, use_tqdm)
@@ -153,8 +192,10 @@ class LLM:
         return self._worker.stats()
 
     def close(self) -> None:
-        """End what runs, within one step, and stop the engine. Later calls raise TypebarError."""
-        self._worker.close()
+        """End what runs, within one step, stop the engine and free the model. Later calls raise TypebarError."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running[1].close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -171,9 +212,9 @@ class LLM:
                 if isinstance(ids, str) or not isinstance(ids, Iterable):
                     raise ParameterError("prompt_token_ids", "a list of token ids", ids)
                 ids = list(ids)
-                if any(isinstance(id, bool) or not isinstance(id, int) for id in ids):
+                if any(isinstance(id, bool) or not isinstance(id, Integral) for id in ids):
                     raise ParameterError("prompt_token_ids", "a list of token ids", ids)
-                return (text if isinstance(text, str) else None), ids
+                return (text if isinstance(text, str) else None), [int(id) for id in ids]
             prompt = text
         if not isinstance(prompt, str):
             raise ParameterError("prompts", 'a text, {"prompt": text}, {"prompt_token_ids": ids} or a list', prompt)

@@ -109,9 +109,9 @@ class Answer:
         return CompletionOutput(
             index=self.index,
             text="".join(self.text),
-            token_ids=self.token_ids,
+            token_ids=list(self.token_ids),
             cumulative_logprob=self.cumulative_logprob if with_logprobs else None,
-            logprobs=self.logprobs if with_logprobs else None,
+            logprobs=list(self.logprobs) if with_logprobs else None,
             finish_reason=self.last.finish_reason if self.last else None,
             stop_reason=self.last.stop_reason if self.last else None,
         )

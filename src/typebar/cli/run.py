@@ -10,7 +10,7 @@ import typer
 from typebar.cli import options
 from typebar.config import CHAT_SAMPLING
 from typebar.llm import LLM, TextStreamer
-from typebar.memory import MIB, peak_rss
+from typebar.memory import peak_rss
 
 
 def run(
@@ -94,7 +94,7 @@ def _report(llm: LLM, answer: TextStreamer, load_s: float) -> dict[str, Any]:
             "prefill_tps": round(metrics.prefill_tps, 1),
             "decode_tps": round(metrics.decode_tps, 1),
             "total_ms": round(max(0.0, metrics.finished_time - metrics.arrival_time) * 1e3, 1),
-            "peak_rss_mb": round(peak_rss() / MIB, 1),
+            "peak_rss_mb": round(peak_rss() / 1e6, 1),
         },
     }
 
@@ -104,5 +104,5 @@ def _summary(report: dict[str, Any]) -> str:
     return (
         f"[{report['model']}: {report['prompt_tokens']} + {report['completion_tokens']} tokens, "
         f"load {timings['load_s']} s, first token {timings['ttft_ms']:.0f} ms, prefill {timings['prefill_tps']} t/s, "
-        f"decode {timings['decode_tps']} t/s, {timings['peak_rss_mb']:.0f} MiB, {report['finish_reason']}]"
+        f"decode {timings['decode_tps']} t/s, {timings['peak_rss_mb']:.0f} MB, {report['finish_reason']}]"
     )

@@ -4,6 +4,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
@@ -41,10 +42,11 @@ class Worker:
 
     def submit(self, generation: Generation, receive: Receiver) -> None:
         """Queue a request that `new` made. TypebarError where the engine was closed or has failed."""
-        if not self.is_alive:
-            raise TypebarError(self._loop.failure or "the engine is closed")
         generation.request.timing.arrival = perf_counter()
-        self._inbox.put(_Submit(generation, receive))
+        with self._loop.closing:  # what is put here is taken before the thread ends, or refused by it
+            if self._loop.closed:
+                raise TypebarError(self._loop.failure or "the engine is closed")
+            self._inbox.put(_Submit(generation, receive))
 
     def abort(self, id: str) -> None:
         """End a request within a step; its receiver gets a last output. Nothing happens where it has ended."""
@@ -62,18 +64,15 @@ class Worker:
         self._finalizer()
 
 
+@dataclass(frozen=True, slots=True)
 class _Submit:
-    __slots__ = ("generation", "receive")
-
-    def __init__(self, generation: Generation, receive: Receiver) -> None:
-        self.generation, self.receive = generation, receive
+    generation: Generation
+    receive: Receiver
 
 
+@dataclass(frozen=True, slots=True)
 class _Abort:
-    __slots__ = ("id",)
-
-    def __init__(self, id: str) -> None:
-        self.id = id
+    id: str
 
 
 _Command = _Submit | _Abort | None  # None: stop
@@ -84,8 +83,10 @@ class _Loop:
 
     def __init__(self, engine: Engine, inbox: "SimpleQueue[_Command]") -> None:
         self.engine, self.inbox = engine, inbox
-        self.receivers: dict[str, Receiver] = {}
+        self.requests: dict[str, _Submit] = {}  # those that have not ended
         self.failure: str | None = None
+        self.closing = threading.Lock()
+        self.closed = False
 
     def run(self) -> None:
         try:
@@ -95,8 +96,10 @@ class _Loop:
         except Exception as error:
             log.exception("the engine failed")
             self.failure = f"the engine failed: {error}"
-            self._deliver([Output(id, "", (), (), "error") for id in self.receivers])
+            self._deliver([request.generation.end("error", self.failure) for request in self.requests.values()])
         finally:
+            with self.closing:
+                self.closed = True
             self._refuse_rest()
 
     def _take_commands(self) -> bool:
@@ -122,13 +125,13 @@ class _Loop:
         except ValueError as error:
             _call(command.receive, command.generation.end("error", str(error)))
         else:
-            self.receivers[id] = command.receive
+            self.requests[id] = command
 
     def _deliver(self, outputs: list[Output]) -> None:
         for output in outputs:
             done = output.finish_reason is not None
-            receive = self.receivers.pop(output.request_id) if done else self.receivers[output.request_id]
-            _call(receive, output)
+            request = self.requests.pop(output.request_id) if done else self.requests[output.request_id]
+            _call(request.receive, output)
 
     def _refuse_rest(self) -> None:
         while True:
