@@ -1,6 +1,8 @@
+import gc
 import math
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -280,3 +282,26 @@ def test_package_is_light():
     assert typebar.__version__
     with pytest.raises(AttributeError, match="nothing_here"):
         typebar.nothing_here  # noqa: B018
+
+
+def test_close_frees_the_model_and_refuses_later_calls(tiny_path):
+    llm = LLM(str(tiny_path), threads=1)
+    [answer] = llm.generate("ab", GREEDY)
+    assert answer.finished
+    tokenizer = weakref.ref(llm.model.tokenizer)
+    llm.close()
+    llm.close()
+    gc.collect()
+    assert tokenizer() is None
+    for call in (lambda: llm.generate("ab"), lambda: llm.chat(user("ab")), llm.stats, llm.get_tokenizer):
+        with pytest.raises(TypebarError, match="closed"):
+            call()
+
+
+def test_chat_takes_a_template_and_its_variables(tiny):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ ending }}"
+    settings = {"chat_template": template, "chat_template_kwargs": {"ending": "!"}}
+    [output] = tiny.chat(user("ab"), GREEDY, **settings)
+    assert output.prompt_token_ids == tiny.get_tokenizer().encode("ab!")
+    with pytest.raises(TypeError):
+        tiny.chat(user("ab"), GREEDY, lora_request=1)

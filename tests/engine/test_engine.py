@@ -241,11 +241,24 @@ def test_logprobs_are_finite_and_ordered(tiny):
         assert sum(map(math.exp, values)) <= 1 + 1e-4
 
 
-def test_padding_of_the_vocabulary_is_never_drawn(tiny):
-    usable = tiny.engine.model.usable_vocab
-    assert usable == 288 or usable < 288
-    tokens = tiny.ask(prompt_of(4), temperature=1000.0, max_tokens=400, seed=1)
-    assert max(tokens) < usable and len(set(tokens)) > 150
+def test_padding_of_the_vocabulary_is_never_drawn(tmp_path):
+    path = write_tiny_gguf(tmp_path / "padded.gguf", vocab_size=320).path
+    padded = Driven(path, threads=1, max_model_len=512)
+    assert padded.engine.model.spec.vocab_size == 320 and padded.engine.model.usable_vocab < 320
+    tokens = padded.ask(prompt_of(4), temperature=1000.0, max_tokens=400, seed=1)
+    assert max(tokens) < padded.engine.model.usable_vocab and len(set(tokens)) > 150
+
+
+def test_a_draw_that_fails_ends_only_its_own_request(tiny):
+    good = prompt_of(20, 1)
+    alone = tiny.ask(good)
+    bad = tiny.add(prompt_of(20, 2))
+    words = (tiny.engine.model.spec.vocab_size + 31) // 32
+    tiny.engine._generations[bad].sampler.allow(np.zeros(words, np.uint32))
+    id = tiny.add(good)
+    tiny.finish()
+    assert tiny.last[bad].finish_reason == "error" and tiny.last[bad].summary.error
+    assert tiny.tokens[id] == alone and tiny.last[id].finish_reason == "length"
 
 
 @pytest.mark.parametrize(
