@@ -83,7 +83,7 @@ def llamacpp_logits(python: str, model: Path, tokens: list[int], expected: Refer
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "logits.npy"
         vocab = expected.log_probs.shape[1]
-        job = {"model": str(model), "threads": 2, "context": 2 * len(tokens), "tokens": tokens, "vocab": vocab}
+        job = {"model": str(model), "threads": 1, "context": 2 * len(tokens), "tokens": tokens, "vocab": vocab}
         subprocess.run([python, str(LLAMACPP), json.dumps({**job, "out": str(out)})], check=True, stdout=sys.stderr)
         logits = np.asarray(np.load(out), np.float32)
     for row, log_p in zip(logits, expected.log_probs, strict=True):
