@@ -192,7 +192,24 @@ def test_full_cache_preempts_and_everyone_finishes():
     assert scheduler.num_preemptions
     for new in requests:
         assert answer(new) == solo_answer(new.tokens[:100].tolist(), 375, VOCABULARY)
+    assert requests[0].preemptions == 0, "the oldest gives way to younger ones"
     assert sum(new.preemptions for new in requests) <= 12, "requests are thrown out again and again"
+
+
+def test_old_prompt_takes_blocks_of_those_who_are_already_in_the_step():
+    """A slow prompt of 32 blocks beside 15 younger answers, which grow into the blocks that it still needs."""
+    scheduler, cache = make(blocks=80, max_num_seqs=16, max_step_tokens=32)
+    old = request([0, 1, 2] * 166, max_tokens=2)
+    young = [request([n % 3, n // 3 % 3, n // 9] + [1] * 17, max_tokens=60, cache_prompt=False) for n in range(15)]
+    for new in [old, *young]:
+        scheduler.add(new)
+    while old.length < old.max_length:
+        step(scheduler, cache)
+        scheduler.check()
+    assert scheduler.num_preemptions and not old.preemptions
+    run_all(scheduler, cache)
+    for new in young:
+        assert answer(new) == solo_answer(new.tokens[:20].tolist(), 60, VOCABULARY)
 
 
 def test_eviction_takes_the_least_recently_used_leaf():
