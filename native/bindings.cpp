@@ -15,6 +15,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "bandwidth.h"
 #include "cpu.h"
 #include "model.h"
 
@@ -163,22 +164,24 @@ NB_MODULE(_native, m) {
              int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
              const Array<float, 1>& inverse_frequencies, float rope_attention_factor, int max_positions, int kv_blocks,
              int max_step_tokens, int max_step_sequences) {
-            new (self)
-                ModelConfig{vocab_size,
-                            usable_vocab,
-                            hidden_size,
-                            num_layers,
-                            num_heads,
-                            num_kv_heads,
-                            head_dim,
-                            intermediate_size,
-                            rms_norm_eps,
-                            {inverse_frequencies.data(), inverse_frequencies.data() + inverse_frequencies.size()},
-                            rope_attention_factor,
-                            max_positions,
-                            kv_blocks,
-                            max_step_tokens,
-                            max_step_sequences};
+            new (self) ModelConfig{
+                .vocab_size = vocab_size,
+                .usable_vocab = usable_vocab,
+                .hidden_size = hidden_size,
+                .num_layers = num_layers,
+                .num_heads = num_heads,
+                .num_kv_heads = num_kv_heads,
+                .head_dim = head_dim,
+                .intermediate_size = intermediate_size,
+                .rms_norm_eps = rms_norm_eps,
+                .inverse_frequencies = {inverse_frequencies.data(),
+                                        inverse_frequencies.data() + inverse_frequencies.size()},
+                .rope_attention_factor = rope_attention_factor,
+                .max_positions = max_positions,
+                .kv_blocks = kv_blocks,
+                .max_step_tokens = max_step_tokens,
+                .max_step_sequences = max_step_sequences,
+            };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
           "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "inverse_frequencies"_a,
@@ -210,9 +213,20 @@ NB_MODULE(_native, m) {
           [](Sampler* self, int vocab_size, int usable_vocab, float temperature, int top_k, float top_p, float min_p,
              float repetition_penalty, float frequency_penalty, float presence_penalty, std::uint64_t seed,
              int logprobs, std::vector<std::pair<std::int32_t, float>> logit_bias) {
-            new (self) Sampler({temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
-                                presence_penalty, seed, logprobs, std::move(logit_bias)},
-                               vocab_size, usable_vocab);
+            new (self) Sampler(
+                {
+                    .temperature = temperature,
+                    .top_k = top_k,
+                    .top_p = top_p,
+                    .min_p = min_p,
+                    .repetition_penalty = repetition_penalty,
+                    .frequency_penalty = frequency_penalty,
+                    .presence_penalty = presence_penalty,
+                    .seed = seed,
+                    .logprobs = logprobs,
+                    .logit_bias = std::move(logit_bias),
+                },
+                vocab_size, usable_vocab);
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "temperature"_a = 1.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
           "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f, "frequency_penalty"_a = 0.0f, "presence_penalty"_a = 0.0f,

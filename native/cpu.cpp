@@ -1,7 +1,6 @@
 #include "cpu.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -10,18 +9,15 @@
 #endif
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <new>
 #include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "system_files.h"
-#include "team.h"
 
 namespace typebar {
 namespace {
@@ -211,75 +207,6 @@ const Kernels& select_kernels(const std::string& isa) {
                                 ": this machine and build cannot run that; usable here: " + names);
   }
   return *find_kernels(wanted);
-}
-
-namespace {
-
-// Memory of its own mapping, on huge pages where the system grants them.
-class Buffer {
- public:
-  explicit Buffer(std::size_t bytes) : bytes_(bytes) {
-    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory_ == MAP_FAILED) throw std::bad_alloc();
-    madvise(memory_, bytes, MADV_HUGEPAGE);
-  }
-  ~Buffer() { munmap(memory_, bytes_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  std::uint64_t* words() { return static_cast<std::uint64_t*>(memory_); }
-
- private:
-  void* memory_;
-  std::size_t bytes_;
-};
-
-// Four streams, so that the loads of several pages are under way at once: 13.7 GB/s on a Zen 3 core that reads 10.8 in
-// one stream.
-std::uint64_t sum(const std::uint64_t* words, std::size_t count) {
-  constexpr std::size_t kLine = 8;  // words in a cache line
-  const std::size_t quarter = count / 4;
-  std::uint64_t sums[kLine] = {};
-  for (std::size_t i = 0; i < quarter; i += kLine) {
-    for (std::size_t stream = 0; stream < 4; ++stream) {
-      const std::uint64_t* line = words + stream * quarter + i;
-      __builtin_prefetch(line + 16 * kLine);
-      for (std::size_t k = 0; k < kLine; ++k) sums[k] += line[k];
-    }
-  }
-  std::uint64_t total = 0;
-  for (std::uint64_t part : sums) total += part;
-  return total;
-}
-
-}  // namespace
-
-double measure_read_bandwidth(int threads, double seconds) {
-  if (!(seconds > 0) || !std::isfinite(seconds)) throw std::invalid_argument("seconds must be positive");
-  constexpr std::size_t kMegabyte = std::size_t{1} << 20;
-  const std::size_t l3 = static_cast<std::size_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
-  const std::size_t bytes = std::clamp(4 * l3, 256 * kMegabyte, 1024 * kMegabyte);
-  Team team(threads);
-  Buffer buffer(bytes);
-  // A multiple of 4 streams of whole cache lines for each thread.
-  const std::size_t slice = bytes / sizeof(std::uint64_t) / static_cast<std::size_t>(threads) / 512 * 512;
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(threads));
-  const auto words_of = [&](int member) { return buffer.words() + static_cast<std::size_t>(member) * slice; };
-  team.run([&](int member) { std::fill_n(words_of(member), slice, std::uint64_t{1}); });
-
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  double best = 0;
-  do {
-    const auto start = Clock::now();
-    team.run([&](int member) { sums[static_cast<std::size_t>(member)] = sum(words_of(member), slice); });
-    const std::chrono::duration<double> elapsed = Clock::now() - start;
-    for (std::uint64_t total : sums) {
-      if (total != slice) throw std::runtime_error("memory gave back other values than were written");
-    }
-    const double read = static_cast<double>(slice * sizeof(std::uint64_t)) * threads;
-    best = std::max(best, read / elapsed.count() / 1e9);
-  } while (Clock::now() < end);
-  return best;
 }
 
 }  // namespace typebar

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bandwidth.h"
 #include "cpu.h"
 
 using namespace typebar;
