@@ -1,3 +1,7 @@
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
 from typebar.memory import MIB, _cgroup_limits, available_memory, peak_rss, total_memory
@@ -47,3 +51,10 @@ def test_this_machine():
     available, source = available_memory()
     assert 0 < available <= total_memory() and source
     assert 5 * MIB < peak_rss() < total_memory()
+
+
+def test_peak_does_not_count_the_parent():
+    ballast = np.ones(300 * MIB, np.uint8)
+    script = "from typebar.memory import peak_rss; print(peak_rss())"
+    peak = int(subprocess.check_output([sys.executable, "-c", script]))
+    assert peak < 100 * MIB < ballast.nbytes < peak_rss()
