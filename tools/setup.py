@@ -86,7 +86,7 @@ def install_python_packages(purpose: str) -> None:
     stamp = VENV / f"installed-{purpose}.txt"
     if stamp.exists() and stamp.read_text() == key:
         return
-    say("installing Python packages into .venv")
+    say("installing Python packages into .venv (a minute or more)")
     pip("install", *backend, *tools)
     extras = "[test,dev]" if purpose == "test" else ""
     # The module is built by CMake below, where an unchanged source costs nothing; pip links the Python sources.
@@ -99,6 +99,7 @@ def build_module() -> None:
     path = f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     cmake = str(VENV / "bin" / "cmake")
     env = {**os.environ, "PATH": path}
+    say("building the native module (the first time a minute or two)")
     if not (ROOT / "build/module/build.ninja").exists():
         subprocess.run(
             [cmake, "--preset", "module", f"-DPython_EXECUTABLE={VENV_PYTHON}"], cwd=ROOT, env=env, check=True

@@ -60,14 +60,16 @@ class Conversation:
         """Read and answer until the end of the input or /quit."""
         interactive = sys.stdin.isatty()
         if interactive:
-            import readline  # noqa: F401  line editing and history in input()
+            import readline  # line editing and history in input()
+
+            readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one message
 
             model = self.llm.model
             _note(f"{model.name}, context {model.max_model_len} tokens. /help for help, Ctrl-D to leave.")
         while True:
             try:
                 text = _read_message(interactive)
-                if text is None or text.strip() in ("/quit", "/exit"):
+                if text is None or text.split()[:1] in (["/quit"], ["/exit"]):
                     return
                 self.handle(text)
             except EOFError:
@@ -85,6 +87,8 @@ class Conversation:
         match command:
             case "":
                 pass
+            case "quit" | "exit" if not argument:
+                _note("/quit or Ctrl-D leaves.")
             case "/reset":
                 self.messages.clear()
                 _note("The conversation is forgotten.")
@@ -145,6 +149,8 @@ class Conversation:
             _note("Which file? /save FILE")
             return
         path = Path(name).expanduser()
+        if not path.parent.is_dir():
+            raise TypebarError(f"there is no folder {path.parent}")
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_text(json.dumps(self.history, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)

@@ -38,6 +38,9 @@ def rm(
     if find(name) is None and local_path(name) is not None:
         raise TypebarError(f"{name} is your own file: typebar deletes only what it fetched")
     model = parse(name)
+    record = cache.read_record(model.key)
+    if record and record.substitute and not record.files:
+        raise TypebarError(f"{model.name} is not in the cache: {record.substitute} serves instead and can be deleted")
     if not cache.model_dir(model.key).is_dir():
         raise TypebarError(f"{model.name} is not in the cache: `typebar pull --list` shows what is")
     with cache.locked(model.key, None):

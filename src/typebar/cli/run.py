@@ -14,7 +14,7 @@ from typebar.memory import peak_rss
 
 
 def run(
-    prompt: Annotated[str | None, typer.Argument(help="The question. Text on stdin is put after it.")] = None,
+    prompt: Annotated[list[str] | None, typer.Argument(help="The question. Text on stdin is put after it.")] = None,
     model: options.Model = None,
     system: options.System = None,
     max_tokens: options.MaxTokens = None,
@@ -37,7 +37,7 @@ def run(
     params = options.sampling(
         temperature, repetition_penalty, stop, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, max_tokens=max_tokens
     )
-    messages = [{"role": "user", "content": _question(prompt)}]
+    messages = [{"role": "user", "content": _question(" ".join(prompt) if prompt else None)}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     start = perf_counter()
