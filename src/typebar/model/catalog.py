@@ -163,8 +163,8 @@ def find(name: str) -> Model | None:
 
 def unknown(name: str) -> TypebarError:
     """The error for a name that is neither in the catalog nor of any other accepted form."""
-    names = [model.name for model in CATALOG]
-    near = [known for known in names if known.startswith(name.lower())] or difflib.get_close_matches(name.lower(), names)
+    wanted, names = name.lower(), [model.name for model in CATALOG]
+    near = [known for known in names if known.startswith(wanted)] or difflib.get_close_matches(wanted, names)
     hint = f"did you mean {near[0]}? " if near else ""
     return TypebarError(
         f"no model is called {name!r}: {hint}`typebar pull --list` shows the names; a .gguf file, a folder, "
