@@ -1,11 +1,16 @@
 """Fixtures for every test: real weights, fetched once into the user's cache by typebar's own downloader."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tiny_model import write_tiny_gguf
 from typebar.model.download import resolve_model
+
+# A shell that runs a job in the background ignores SIGINT for it, and children inherit that: Ctrl-C would mean nothing.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
