@@ -1,5 +1,6 @@
 import gc
 import math
+import os
 import threading
 import time
 import weakref
@@ -305,3 +306,46 @@ def test_chat_takes_a_template_and_its_variables(tiny):
     assert output.prompt_token_ids == tiny.get_tokenizer().encode("ab!")
     with pytest.raises(TypeError):
         tiny.chat(user("ab"), GREEDY, lora_request=1)
+
+
+def test_close_from_another_thread_than_the_reader(tiny):
+    stream = tiny.chat(user("ab"), SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True), stream=True)
+    next(stream)
+    reader = threading.Thread(target=lambda: list(stream))
+    closer = threading.Thread(target=stream.close)
+    for thread in (reader, closer):
+        thread.start()
+    for thread in (reader, closer):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert stream.output.finished
+
+
+def test_close_during_generate_gives_what_came(tiny_path):
+    llm = LLM(str(tiny_path), threads=1)
+    results = []
+    params = SamplingParams(temperature=0, max_tokens=1900, ignore_eos=True)
+    caller = threading.Thread(target=lambda: results.extend(llm.generate("ab", params)))
+    caller.start()
+    while not llm.stats().generated_tokens:
+        time.sleep(0.01)
+    llm.close()
+    caller.join(60)
+    assert results[0].outputs[0].finish_reason == "abort" and results[0].outputs[0].token_ids
+
+
+def test_a_forked_child_is_told_to_load_its_own(tiny):
+    child = os.fork()
+    if child == 0:
+        try:
+            tiny.generate("ab", GREEDY)
+            os._exit(1)
+        except TypebarError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(3)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_one_message_for_a_list_of_messages(tiny):
+    with pytest.raises(TypebarError):
+        tiny.chat({"role": "user", "content": "ab"}, GREEDY)

@@ -20,6 +20,7 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
+    _open_missing_streams()
     arguments = sys.argv[1:]
     if arguments[:1] in (["--version"], ["-V"]):
         from typebar import __version__
@@ -27,6 +28,17 @@ def main() -> None:
         print(f"typebar {__version__}")
         return
     _guarded(_run)(arguments)
+
+
+def _open_missing_streams() -> None:
+    """Gives closed standard streams the null device, which also keeps their numbers from the next file opened."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _run(arguments: list[str]) -> None:
@@ -62,6 +74,10 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             # The reader has gone. Nothing more may be written, not even by the interpreter's own last flush.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(BROKEN_PIPE)
+        except OSError as error:
+            print(f"typebar: {error}", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what could not be written stays unwritten
+            sys.exit(1)
         except Exception as error:
             from typebar.errors import ParameterError, TypebarError
 

@@ -1,12 +1,13 @@
 """The Python API: a model in this process, with the call shapes of vLLM's offline API."""
 
+import contextlib
 import itertools
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -162,7 +163,8 @@ class LLM:
 
         Raises as `generate`, and TypebarError for messages that the model's template refuses.
         """
-        chats = messages if messages and isinstance(messages[0], list | tuple) else [messages]
+        several = not isinstance(messages, Mapping) and messages and isinstance(messages[0], list | tuple)
+        chats = messages if several else [messages]
         if chat_template is None:
             template = self.model.chat_template()
         else:
@@ -244,24 +246,25 @@ class LLM:
         return requests
 
     def _run(self, requests: "list[_Request]", show_progress: bool) -> list[RequestOutput]:
+        model, worker = self._open()  # close() may take them from the LLM meanwhile
         outbox: SimpleQueue[Output] = SimpleQueue()
         answers = {id: answer for request in requests for id, answer in request.answers.items()}
         try:
             for request in requests:
                 for generation in request.generations:
-                    self._worker.submit(generation, outbox.put)
+                    worker.submit(generation, outbox.put)
             with _progress(len(answers), show_progress) as advance:
                 left = len(answers)
                 while left:
                     output = outbox.get()
-                    answers[output.request_id].add(output, self.model.tokenizer)
+                    answers[output.request_id].add(output, model.tokenizer)
                     if output.finish_reason is not None:
                         _raise_if_failed(output)
                         left -= 1
                         advance()
         except BaseException:
             for id in answers:
-                self._worker.abort(id)
+                worker.abort(id)
             raise
         return [request.output() for request in requests]
 
@@ -298,7 +301,8 @@ class TextStreamer(Iterator[str]):
             return
         self._worker.abort(self._id)
         while self._answer.last is None and self._worker.is_alive:
-            self._answer.add(self._outbox.get(), self._tokenizer)
+            with contextlib.suppress(Empty):  # another thread that reads may take the last output
+                self._answer.add(self._outbox.get(timeout=0.1), self._tokenizer)
 
     def __enter__(self) -> "TextStreamer":
         return self

@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -139,3 +140,12 @@ def test_only_what_is_needed_is_imported(tiny_path):
     assert "typebar.llm" in modules
     heavy = {"huggingface_hub", "rich", "torch", "transformers", "requests", "httpx", "readline", "asyncio"}
     assert not modules & heavy
+
+
+@pytest.mark.parametrize(("redirect", "code"), [(">&-", 0), ("2>&-", 0), ("<&-", 0), (">/dev/full", 1)])
+def test_closed_and_full_streams_give_no_traceback(coder_path, redirect, code):
+    command = f'"$0" -m typebar run -m "$1" hi --max-tokens 2 {redirect}'
+    result = subprocess.run(["bash", "-c", command, sys.executable, coder_path], capture_output=True, text=True)
+    assert result.returncode == code and "Traceback" not in result.stderr
+    if code:
+        assert result.stderr.startswith("typebar: ") and "No space left" in result.stderr

@@ -47,7 +47,7 @@ def run(
             interrupted = _copy(answer, quiet=as_json)
         report = _report(llm, answer, load_s)
     if as_json:
-        print(json.dumps(report, ensure_ascii=False))
+        options.write(json.dumps(report, ensure_ascii=False) + "\n")
     elif verbose or not options.is_dumb(sys.stderr):
         print(_summary(report), file=sys.stderr)
     if interrupted:

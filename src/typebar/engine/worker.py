@@ -1,6 +1,7 @@
 """The thread that owns the engine. Any thread may hand it requests; each request's outputs go to its own receiver."""
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Worker:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._process = os.getpid()
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._loop = _Loop(engine, self._inbox)
         self._thread = threading.Thread(target=self._loop.run, name="typebar-engine", daemon=True)
@@ -38,6 +40,8 @@ class Worker:
 
     def new(self, id: str, prompt: list[int], params: SamplingParams) -> Generation:
         """Check a request for the tokens after `prompt` (`params.n` is 1). ValueError where it cannot be served."""
+        if os.getpid() != self._process:  # threads do not survive fork()
+            raise TypebarError(f"this model belongs to process {self._process}: load one after the fork")
         return self.engine.new(id, prompt, params)
 
     def submit(self, generation: Generation, receive: Receiver) -> None:

@@ -69,7 +69,9 @@ def local_model(path: Path) -> Path:
     Returns the first shard of a split model. Raises ModelFileError if a shard or the file is missing.
     """
     if path.is_dir():
-        names = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
+        # Not deeper: a folder such as /home holds models that nobody meant.
+        files = [*path.glob("*"), *path.glob("*/*")]
+        names = [str(file.relative_to(path)) for file in files if file.is_file()]
         path = path / choose(names, None, str(path))
     missing = [name for name in shards(path.name) if not path.with_name(name).is_file()]
     if missing:
