@@ -48,7 +48,6 @@ class Sampler {
   // grammar mask, log-probabilities, no top-k). Then the others may be anything smaller, −inf too.
   int best_needed() const;
   bool greedy() const { return best_needed() == 1; }
-  const SamplingParams& params() const { return params_; }
   int vocab_size() const { return vocab_; }
 
   // Draws from logits[vocab], which it changes. The draw is a function of (logits, params, tokens seen, mask, seed,

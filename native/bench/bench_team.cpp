@@ -1,8 +1,8 @@
 // What the team's barriers cost: a stand-in for a decode step, 170 parallel operations of 80 µs on every thread.
 //
-//   g++ -std=c++20 -O3 -Inative native/bench/bench_team.cpp native/team.cpp -pthread -o /tmp/bench_team
-//   /tmp/bench_team 2                    # on an idle machine
-//   taskset -c 1 sh -c 'while :; do :; done' &  /tmp/bench_team 2; kill $!
+//   g++ -std=c++20 -O3 -Inative native/bench/bench_team.cpp native/team.cpp -pthread -o bench_team
+//   ./bench_team 2                    # on an idle machine
+//   taskset -c 1 sh -c 'while :; do :; done' &  ./bench_team 2; kill $!
 //
 // Arguments: threads (2), chunks of an operation (8), seconds (3).
 #include <algorithm>

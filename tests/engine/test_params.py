@@ -17,6 +17,7 @@ from typebar.errors import ParameterError, TypebarError
         ("top_p", 0), ("top_p", 1.0001), ("top_p", math.nan), ("top_p", -0.1),
         ("top_k", -2), ("top_k", 1.0), ("top_k", False), ("min_p", -0.1), ("min_p", 1.1),
         ("repetition_penalty", 0), ("repetition_penalty", -1), ("repetition_penalty", math.inf),
+        ("repetition_penalty", 1e-39), ("temperature", 1e39), ("top_p", 1e-300),
         ("frequency_penalty", 2.1), ("presence_penalty", -2.1),
         ("seed", 1.0), ("seed", True), ("seed", 1 << 64), ("seed", "7"),
         ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "10"), ("max_tokens", True),

@@ -1,6 +1,7 @@
 """How a request wants its tokens chosen: vLLM's names, every value checked before any work is done."""
 
 import math
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -22,7 +23,7 @@ class SamplingParams:
     n: answers per prompt, 1 to 64; each has its own random stream derived from the seed.
     temperature: ≥ 0; 0 (up to 1e-5) takes the most likely token, ties go to the lowest id.
     top_k: 0 or -1 is off; top_p in (0, 1]; min_p in [0, 1].
-    repetition_penalty: > 0, over prompt and output; frequency_penalty and presence_penalty in [-2, 2], over the output.
+    repetition_penalty: 0.01 to 100, over prompt and output. frequency_penalty, presence_penalty: -2 to 2, over the output.
     seed: any 64-bit integer; None takes fresh entropy for each request.
     stop: a string or up to 16; the answer ends before the first that appears. stop_token_ids end it as well.
     max_tokens: ≥ 1, or None: until the context is full.
@@ -61,7 +62,7 @@ class SamplingParams:
         self._number("top_p", 0.0, 1.0, open_low=True)
         self._integer("top_k", -1)
         self._number("min_p", 0.0, 1.0)
-        self._number("repetition_penalty", 0.0, math.inf, open_low=True)
+        self._number("repetition_penalty", 0.01, 100.0)
         self._number("frequency_penalty", -2.0, 2.0)
         self._number("presence_penalty", -2.0, 2.0)
         self._integer("seed", -(1 << 63), (1 << 64) - 1, optional=True)
@@ -113,12 +114,12 @@ class SamplingParams:
         if not _is_number(value):
             raise ParameterError(field, expected, value)
         try:
-            number = float(value)
+            (single,) = struct.unpack("f", struct.pack("f", float(value)))  # as the sampler will hold it
         except OverflowError:
-            number = math.inf
-        if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
+            single = math.inf
+        if not math.isfinite(single) or not low <= value <= high or (open_low and single <= low):
             raise ParameterError(field, expected, value)
-        self._set(field, number)
+        self._set(field, float(value))
 
 
 _MASK = (1 << 64) - 1
