@@ -23,7 +23,7 @@ class SamplingParams:
     n: answers per prompt, 1 to 64; each has its own random stream derived from the seed.
     temperature: ≥ 0; 0 (up to 1e-5) takes the most likely token, ties go to the lowest id.
     top_k: 0 or -1 is off; top_p in (0, 1]; min_p in [0, 1].
-    repetition_penalty: 0.01 to 100, over prompt and output. frequency_penalty, presence_penalty: -2 to 2, over the output.
+    repetition_penalty: 0.01 to 100, over prompt and output. frequency_penalty, presence_penalty: -2 to 2, over output.
     seed: any 64-bit integer; None takes fresh entropy for each request.
     stop: a string or up to 16; the answer ends before the first that appears. stop_token_ids end it as well.
     max_tokens: ≥ 1, or None: until the context is full.
