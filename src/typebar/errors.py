@@ -10,9 +10,10 @@ class ModelFileError(TypebarError):
 
 
 class ParameterError(TypebarError, ValueError):
-    """A setting or a field of a request has a wrong type or is out of range. `field` names it."""
+    """A setting or a field of a request has a wrong type or is out of range. `field` names it, `expected` what it takes."""
 
     def __init__(self, field: str, expected: str, value: object) -> None:
         shown = repr(value)
         super().__init__(f"{field} must be {expected}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
         self.field = field
+        self.expected = expected

@@ -1,0 +1,5 @@
+"""The HTTP server: OpenAI's, llama-server's and typebar's own routes over one engine.
+
+The way of a streamed chat: app (routes) → guard (who may) → body (bytes to fields) → chat (fields to prompt and
+parameters) → jobs (a request while it runs) → engine (the engine in its thread) → sse (outputs to events).
+"""

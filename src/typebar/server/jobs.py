@@ -1,0 +1,232 @@
+"""Requests while they run: where their outputs go, who may end them, and what is remembered of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+
+from typebar.engine.request import Output
+from typebar.errors import TypebarError
+from typebar.server.engine import Engine, Progress, SequenceHandle, SequenceRequest
+from typebar.server.errors import APIError
+from typebar.server.record import EndReason, RequestRecord
+
+MAX_PENDING = 8192  # outputs that nobody has taken; a reader this far behind is cut
+PROGRESS_INTERVAL = 0.1  # seconds between looks at the prompt's progress
+
+_ERRORS: dict[EndReason, tuple[int, str, str]] = {
+    "timeout": (504, "timeout", "the time allowed for this request was over before an answer began"),
+    "shutdown": (503, "server_shutdown", "the server is stopping; send the request again later"),
+    "error": (500, "engine_error", "the engine failed; the server's log says why"),
+}
+
+
+class Job:
+    """One request with its sequences. Lives in the event loop; `outputs` has one consumer."""
+
+    def __init__(self, jobs: Jobs, id: str, caller_id: str | None, route: str, requests: Sequence[SequenceRequest]):
+        self.id = id
+        self.caller_id = caller_id
+        self.route = route
+        self.requests = requests
+        self.ended_by: EndReason | None = None  # set where it did not end by itself
+        self._jobs = jobs
+        self._indices = {request.id: index for index, request in enumerate(requests)}
+        self._unfinished = set(self._indices)
+        self._pending: deque[Output] = deque()
+        self._ready = asyncio.Event()
+        self._arrival = perf_counter()
+        self._last_token: dict[str, float] = {}
+        self._num_tokens = dict.fromkeys(self._indices, 0)
+        self._handles: Sequence[SequenceHandle] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._unfinished
+
+    def unfinished(self) -> list[tuple[int | None, int]]:
+        """max_tokens and the number of tokens so far, of each sequence that has not ended."""
+        return [
+            (request.params.max_tokens, self._num_tokens[request.id])
+            for request in self.requests
+            if request.id in self._unfinished
+        ]
+
+    def end(self, reason: EndReason) -> None:
+        """Abort what still runs, within a step. The first reason counts."""
+        if self.is_done:
+            return
+        self.ended_by = self.ended_by or reason
+        for id in self._unfinished:
+            self._jobs.engine.abort(id)
+
+    def give_up(self, reason: EndReason) -> None:
+        """End without waiting for the engine, which does not answer."""
+        self.end(reason)
+        self._unfinished.clear()
+        self._ready.set()
+
+    def progress(self) -> Progress:
+        """Of the first prompt."""
+        return self._handles[0].progress()
+
+    async def outputs(self, interval: float | None = None) -> AsyncIterator[list[tuple[int, Output]]]:
+        """Outputs as they come, each with the index of its sequence; an empty list after `interval` seconds of silence.
+
+        Raises APIError where the job ended without a part of an answer for a reason that is not the client's.
+        """
+        while self._pending or not self.is_done:
+            try:
+                async with asyncio.timeout(interval):
+                    await self._ready.wait()
+            except TimeoutError:
+                yield []
+                continue
+            self._ready.clear()
+            taken = [(self._indices[output.request_id], output) for output in self._pending]
+            self._pending.clear()
+            for _, output in taken:
+                if output.finish_reason == "error":
+                    raise APIError(500, _error_of(output), code="engine_error")
+            if taken:
+                yield taken
+        if self.ended_by in ("shutdown", "error"):
+            raise self.error()
+
+    def error(self) -> APIError:
+        """What the client is told where `ended_by` is the server's doing."""
+        status, code, message = _ERRORS[self.ended_by or "error"]
+        return APIError(status, message, code=code)
+
+    def start(self) -> None:
+        self._handles = self._jobs.engine.submit(self.requests, self._receive)
+
+    def _receive(self, output: Output) -> None:
+        """Take in an output; called in the event loop for each."""
+        now = perf_counter()
+        if output.token_ids:
+            if (last := self._last_token.get(output.request_id)) is not None:
+                self._jobs.on_gap(now - last)
+            self._last_token[output.request_id] = now
+            self._num_tokens[output.request_id] += len(output.token_ids)
+        self._pending.append(output)
+        self._ready.set()
+        if output.finish_reason is not None:
+            self._unfinished.discard(output.request_id)
+            self._jobs.on_end(self._record(output, now))
+        elif len(self._pending) > MAX_PENDING:
+            self.end("overflow")
+
+    def _record(self, output: Output, now: float) -> RequestRecord:
+        summary = output.summary
+        assert summary is not None
+        timing = summary.timing
+        reason: EndReason = output.finish_reason if output.finish_reason != "abort" else self.ended_by or "cancelled"  # type: ignore[assignment]
+        return RequestRecord(
+            id=self.id if len(self.requests) == 1 else output.request_id,
+            route=self.route,
+            reason=reason,
+            prompt_tokens=summary.prompt_tokens,
+            cached_tokens=summary.cached_tokens,
+            completion_tokens=summary.completion_tokens,
+            max_tokens=self.requests[self._indices[output.request_id]].params.max_tokens,
+            n=len(self.requests),
+            queue=_span(timing.arrival, timing.scheduled or now),
+            ttft=_span(timing.arrival, timing.first_token),
+            prefill=_span(timing.scheduled, timing.first_token),
+            decode=_span(timing.first_token, timing.last_token),
+            e2e=now - self._arrival,
+            preemptions=summary.preemptions,
+            error=summary.error or "",
+        )
+
+
+class Jobs:
+    """Every job that runs, by id."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        max_queue: int,
+        on_end: Callable[[RequestRecord], None],
+        on_gap: Callable[[float], None],
+        on_reject: Callable[[], None],
+    ) -> None:
+        self.engine = engine
+        self.on_end = on_end
+        self.on_gap = on_gap
+        self.on_reject = on_reject
+        self.draining = False
+        self._limit = engine.info.max_num_seqs + max_queue
+        self._max_queue = max_queue
+        self._jobs: set[Job] = set()
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(tuple(self._jobs))
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that run or wait."""
+        return sum(len(job.unfinished()) for job in self._jobs)
+
+    @contextmanager
+    def run(
+        self, id: str, caller_id: str | None, route: str, requests: Sequence[SequenceRequest], timeout: float | None
+    ) -> Iterator[Job]:
+        """Start a job and end it with the block, after `timeout` seconds at the latest.
+
+        Raises APIError: 400 for what the engine refuses, 429 where too many wait, 503 where the server is stopping.
+        """
+        self._admit(len(requests))
+        job = Job(self, id, caller_id, route, requests)
+        try:
+            job.start()
+        except TypebarError as error:
+            if (failure := self.engine.failure()) is not None:
+                raise APIError(503, failure, code="engine_failed") from error
+            raise
+        self._jobs.add(job)
+        timer = asyncio.get_running_loop().call_later(timeout, job.end, "timeout") if timeout else None
+        try:
+            yield job
+        finally:
+            if timer is not None:
+                timer.cancel()
+            job.end("cancelled")
+            self._jobs.discard(job)
+
+    def cancel(self, id: str) -> int:
+        """End the jobs with this response id or caller's id; returns how many there were."""
+        found = [job for job in self._jobs if id in (job.id, job.caller_id)]
+        for job in found:
+            job.end("cancelled")
+        return len(found)
+
+    def end_all(self, reason: EndReason) -> None:
+        for job in self:
+            job.end(reason)
+
+    def _admit(self, count: int) -> None:
+        if self.draining:
+            raise APIError(503, "the server is stopping; send the request again later", code="server_shutdown",
+                           headers={"Retry-After": "5"})  # fmt: skip
+        if self.num_sequences + count > self._limit:
+            self.on_reject()
+            raise APIError(
+                429,
+                f"{self._max_queue} requests are waiting already; try again later, or start the server with a larger "
+                "--max-queue",
+                code="queue_full",
+                headers={"Retry-After": "1"},
+            )
+
+
+def _span(start: float, end: float) -> float:
+    return max(0.0, end - start) if start and end else 0.0
+
+
+def _error_of(output: Output) -> str:
+    return (output.summary and output.summary.error) or "the engine failed"

@@ -1,0 +1,212 @@
+"""`typebar serve` from its first moment to its last: bind, load, answer, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from time import perf_counter
+
+import uvicorn
+import uvloop
+
+from typebar.errors import TypebarError
+from typebar.model.download import resolve_model
+from typebar.model.load import load_model
+from typebar.server.app import create_app
+from typebar.server.guard import guarded
+from typebar.server.http_protocol import http_protocol, websocket_protocol
+from typebar.server.local import LocalEngine
+from typebar.server.metrics import Metrics
+from typebar.server.request_log import configure
+from typebar.server.settings import ServerSettings
+from typebar.server.state import ServerState
+
+log = logging.getLogger("typebar.server")
+
+WATCH_INTERVAL = 0.5  # seconds between looks at the engine
+LAST_WORDS = 5.0  # seconds for connections to take their last bytes
+
+
+def serve(settings: ServerSettings) -> int:
+    """Run the server until it is told to stop; the exit code. Raises TypebarError where it cannot start."""
+    configure(settings.log_format, settings.log_level, content=settings.log_prompts)
+    sockets = bind(settings.host, settings.port)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_Lifecycle(settings, sockets).run())
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets for every address of `host`. TypebarError where one cannot be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise TypebarError(f"--host {host}: {error.strerror}") from error
+    sockets: list[socket.socket] = []
+    for family, _, _, _, address in dict.fromkeys(found):
+        if sockets and not port:  # the same free port for all addresses
+            address = (address[0], sockets[0].getsockname()[1], *address[2:])
+        try:
+            sockets.append(_listen(family, address))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(dict.fromkeys(found)) > 1:
+                continue  # localhost often has an IPv6 name without an IPv6 address
+            for opened in sockets:
+                opened.close()
+            raise TypebarError(_bind_problem(host, port, error)) from error
+    return sockets
+
+
+def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections do not keep the port
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind_problem(host: str, port: int, error: OSError) -> str:
+    remedy = {
+        errno.EADDRINUSE: "another program listens there; stop it or take another port with --port (0: any free one)",
+        errno.EACCES: "ports below 1024 need rights that this user lacks; take another one with --port",
+        errno.EADDRNOTAVAIL: "this machine has no such address; see --host",
+    }
+    return f"cannot listen on {host}:{port}: {remedy.get(error.errno or 0, error.strerror)}"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which end the process by the signal itself."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Lifecycle:
+    def __init__(self, settings: ServerSettings, sockets: list[socket.socket]) -> None:
+        self.settings = settings
+        self.sockets = sockets
+        self.port = sockets[0].getsockname()[1]
+        self.state = ServerState(settings, Metrics((settings.served_model_name or (settings.model or "default",))[0]))
+        self.server = _Server(self._config())
+        self.stopping = asyncio.Event()
+        self.exit_code = 0
+
+    def _config(self) -> uvicorn.Config:
+        settings = self.settings
+        return uvicorn.Config(
+            guarded(create_app(self.state), settings, self.port),
+            http=http_protocol(settings.read_timeout),
+            ws=websocket_protocol(settings.read_timeout),
+            ws_max_size=settings.max_body,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(LAST_WORDS),
+            ssl_certfile=settings.ssl_certfile,
+            ssl_keyfile=settings.ssl_keyfile,
+        )
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, number)
+        serving = asyncio.create_task(self.server.serve(self.sockets))
+        try:
+            await self._load()
+            watching = asyncio.create_task(self._watch())
+            await self.stopping.wait()
+            await self._drain()
+            watching.cancel()
+        finally:
+            self.server.should_exit = True
+            await serving
+            if self.state.serving is not None:
+                self.state.serving.prompter.close()
+                await loop.run_in_executor(None, self.state.serving.engine.close)
+        log.info("stopped")
+        return self.exit_code
+
+    async def _load(self) -> None:
+        start = perf_counter()
+        engine = await asyncio.get_running_loop().run_in_executor(None, self._engine)
+        serving = self.state.serve(engine)
+        scheme = "https" if self.settings.ssl_certfile else "http"
+        host = self.settings.host if ":" not in self.settings.host else f"[{self.settings.host}]"
+        log.info("%s is ready after %.1f s: %s://%s:%d (OpenAI API under /v1, routes at /docs)",
+                 serving.name, perf_counter() - start, scheme, host, self.port)  # fmt: skip
+
+    def _engine(self) -> LocalEngine:
+        resolved = resolve_model(self.settings.model)
+        model = load_model(resolved.path, self.settings.engine, name=resolved.name)
+        log.info("%d threads (%s), context %d tokens, room for %d tokens of keys and values",
+                 model.native.threads, model.threads_reason, model.max_model_len, 16 * model.kv_blocks)  # fmt: skip
+        engine = LocalEngine(model)
+        engine.warm_up()
+        return engine
+
+    def _stop(self, number: int) -> None:
+        """The first signal lets running answers end; a second one does not wait, nor does one while loading."""
+        if self.stopping.is_set() or self.state.serving is None:
+            log.warning("stopped at once")
+            os._exit(0 if self.state.serving is None else 128 + number)
+        self.stopping.set()
+
+    async def _drain(self) -> None:
+        """No new connections or requests; those that run have `drain` seconds to end."""
+        assert self.state.serving is not None
+        jobs = self.state.serving.jobs
+        jobs.draining = True
+        for listener in self.server.servers:
+            listener.close()
+        if jobs.num_sequences:
+            log.info("stopping: %d answers have %g s to end", jobs.num_sequences, self.settings.drain)
+        await self._wait_for_jobs(self.settings.drain)
+        jobs.end_all("shutdown")
+        await self._wait_for_jobs(LAST_WORDS)
+
+    async def _wait_for_jobs(self, seconds: float) -> None:
+        assert self.state.serving is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(self.state.serving.jobs):
+                    await asyncio.sleep(0.02)
+
+    async def _watch(self) -> None:
+        """Notice an engine that has died, which ends the server, or that makes no progress, which ends the requests."""
+        serving = self.state.serving
+        assert serving is not None
+        steps, since = -1, perf_counter()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL)
+            if (failure := serving.engine.failure()) is not None:
+                log.critical("%s; the server ends", failure)
+                self.exit_code = 1
+                self.stopping.set()
+                return
+            stats = serving.engine.stats()
+            now = perf_counter()
+            if stats.steps != steps or not (stats.running or stats.waiting):
+                steps, since = stats.steps, now
+            is_stalled = bool(self.settings.stall_timeout) and now - since > self.settings.stall_timeout
+            if is_stalled and not self.state.stalled:
+                log.critical("the engine has made no step for %.0f s; its requests are given up", now - since)
+                for job in serving.jobs:
+                    job.give_up("error")
+            elif self.state.stalled and not is_stalled:
+                log.warning("the engine makes steps again")
+            self.state.stalled = is_stalled

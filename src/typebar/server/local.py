@@ -1,0 +1,95 @@
+"""typebar's own engine in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from math import prod
+from queue import SimpleQueue
+
+from typebar.engine.engine import Engine
+from typebar.engine.generation import Generation
+from typebar.engine.params import SamplingParams
+from typebar.engine.request import Output
+from typebar.engine.stats import Stats
+from typebar.engine.worker import Worker
+from typebar.errors import TypebarError
+from typebar.model.load import LoadedModel
+from typebar.server.engine import ModelInfo, Progress, SequenceRequest
+from typebar.text.chat import ChatTemplate
+from typebar.text.tokenizer import Tokenizer
+
+
+class LocalEngine:
+    """The engine that `typebar.server.engine.Engine` describes, on a loaded model."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._worker = Worker(Engine(model))
+        self._info = ModelInfo(
+            name=model.name,
+            path=str(model.path),
+            architecture=model.spec.architecture,
+            created=int(time.time()),
+            max_model_len=model.max_model_len,
+            trained_context=model.spec.context_length,
+            max_num_seqs=model.config.max_num_seqs,
+            vocab_size=model.spec.vocab_size,
+            hidden_size=model.spec.hidden_size,
+            parameters=sum(prod(shape) for _, _, *shape, _ in model.native.describe()),
+            size=model.native.memory()["weights"],
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._model.tokenizer
+
+    def chat_template(self) -> ChatTemplate:
+        return self._model.chat_template()
+
+    def warm_up(self) -> None:
+        """Draw one token, so that the first caller does not wait for memory to be touched. Blocks meanwhile."""
+        outbox: SimpleQueue[Output] = SimpleQueue()
+        params = SamplingParams(max_tokens=1, ignore_eos=True, cache_prompt=False)
+        [token] = self.tokenizer.encode("a")[:1] or [0]
+        self._worker.submit(self._worker.new("warm-up", [token] * 16, params), outbox.put)
+        output = outbox.get()
+        if output.finish_reason == "error":
+            raise TypebarError(f"the model does not answer: {output.summary and output.summary.error}")
+
+    def submit(self, requests: Sequence[SequenceRequest], receive: Callable[[Output], None]) -> list[_Handle]:
+        loop = asyncio.get_running_loop()
+        generations = [self._worker.new(request.id, request.prompt, request.params) for request in requests]
+
+        def deliver(output: Output) -> None:
+            loop.call_soon_threadsafe(receive, output)
+
+        for generation in generations:
+            self._worker.submit(generation, deliver)
+        return [_Handle(generation) for generation in generations]
+
+    def abort(self, id: str) -> None:
+        self._worker.abort(id)
+
+    def stats(self) -> Stats:
+        return self._worker.stats()
+
+    def failure(self) -> str | None:
+        return None if self._worker.is_alive else "the engine has stopped; its log says why"
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+class _Handle:
+    def __init__(self, generation: Generation) -> None:
+        self._request = generation.request
+
+    def progress(self) -> Progress:
+        request = self._request  # the engine thread writes it; each number is read whole
+        return Progress(request.prompt_length, request.cached_tokens, min(request.computed, request.prompt_length))

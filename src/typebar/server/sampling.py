@@ -1,0 +1,106 @@
+"""From the fields of a request to SamplingParams."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from typebar.engine.params import MAX_CHOICES, SamplingParams
+from typebar.server.engine import SequenceRequest
+from typebar.server.errors import APIError
+from typebar.server.schema.sampling import ResponseFormat, SamplingFields, StreamOptions
+
+# Fields that SamplingParams has under the same name.
+_SAME = (
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "seed", "n", "min_tokens",
+    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "cache_prompt", "cache_salt",
+)  # fmt: skip
+
+
+def sampling_params(
+    fields: SamplingFields, defaults: Mapping[str, Any], *, max_tokens: int | None = None, logprobs: int | None = None
+) -> SamplingParams:
+    """`defaults` fill in for what the request leaves open; `max_tokens` and `logprobs` are those of the route.
+
+    At temperature 0 the default repetition penalty is left out: greedy answers are the model's own. Raises
+    ParameterError for a value out of range.
+    """
+    given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
+    penalty = fields.repetition_penalty if fields.repetition_penalty is not None else fields.repeat_penalty
+    if penalty is not None:
+        given["repetition_penalty"] = penalty
+    merged = {**defaults, **given}
+    if merged.get("temperature") == 0 and penalty is None:
+        merged.pop("repetition_penalty", None)
+    merged["max_tokens"] = max_tokens if max_tokens is not None else defaults.get("max_tokens")
+    merged["logprobs"] = logprobs
+    merged["stop"] = _stop(fields.stop)
+    merged["logit_bias"] = _logit_bias(fields.logit_bias)
+    return SamplingParams(**merged)
+
+
+def sequence_requests(id: str, prompts: list[list[int]], params: SamplingParams) -> list[SequenceRequest]:
+    """The sequences of a request: n for each prompt, in order, each with a seed of its own. APIError for too many."""
+    if len(prompts) * params.n > MAX_CHOICES:
+        raise APIError(400, f"at most {MAX_CHOICES} answers (prompts times n)", param="n", code="invalid_value")
+    entropy = secrets.randbits(64)
+    return [
+        SequenceRequest(f"{id}-{number * params.n + index}", prompt, params.for_choice(index, entropy + number))
+        for number, prompt in enumerate(prompts)
+        for index in range(params.n)
+    ]
+
+
+def time_limit(fields: SamplingFields, request_timeout: float) -> float | None:
+    """Seconds after which the answer ends, the smallest of those asked for and the server's; None without any."""
+    for name in ("max_time", "t_max_predict_ms"):
+        value = getattr(fields, name)
+        if value is not None and not 0 <= value < 1e9:
+            raise APIError(400, f"{name} must be at least 0", param=name, code="invalid_value")
+    limits = [fields.max_time, fields.t_max_predict_ms and fields.t_max_predict_ms / 1e3, request_timeout]
+    return min((limit for limit in limits if limit), default=None)
+
+
+def check_stream_options(stream: bool, options: StreamOptions | None) -> None:
+    if options is not None and not stream:
+        raise APIError(400, "stream_options need stream: true", param="stream_options", code="invalid_value")
+
+
+def check_response_format(format: ResponseFormat | None) -> None:
+    if format is None or format.type == "text":
+        return
+    if format.type in ("json_object", "json_schema"):
+        raise APIError(
+            400,
+            f"response_format {format.type} is not supported: output cannot be constrained by a grammar yet; "
+            "ask for JSON in the message and check the answer",
+            param="response_format",
+            code="unsupported",
+        )
+    raise APIError(400, "response_format.type must be text, json_object or json_schema",
+                   param="response_format.type", code="invalid_value")  # fmt: skip
+
+
+def _stop(stop: str | list[str] | None) -> list[str]:
+    """Empty strings would end every answer at once; they are left out, as OpenAI does."""
+    return [text for text in ([stop] if isinstance(stop, str) else stop or []) if text]
+
+
+def _logit_bias(bias: dict[str, float] | list[list[float | bool]] | None) -> dict[int, float] | None:
+    """OpenAI's map from ids as text, or llama-server's list of [id, value] where false bans the token."""
+    if not bias:
+        return None
+    try:
+        if isinstance(bias, dict):
+            return {int(token): value for token, value in bias.items()}
+        return {_token(token): -100.0 if value is False else float(value) for token, value in bias}
+    except ValueError:
+        expected = "a map from token id to a number from -100 to 100"
+        raise APIError(400, f"logit_bias must be {expected}", param="logit_bias", code="invalid_value") from None
+
+
+def _token(value: float | bool) -> int:
+    if isinstance(value, bool) or value != int(value):
+        raise ValueError
+    return int(value)

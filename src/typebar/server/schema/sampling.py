@@ -1,0 +1,103 @@
+"""The fields that all generating routes share."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """How tokens are drawn, in OpenAI's names with vLLM's and llama-server's extras. Absent fields take the server's
+    defaults."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None  # llama-server's name of repetition_penalty
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | list[list[float | bool]] | None = None
+    seed: int | None = None
+    n: int | None = None
+
+    max_tokens: int | None = None
+    n_predict: int | None = None  # llama-server's name of max_tokens; -1: no limit
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+
+    cache_prompt: bool | None = None
+    cache_salt: str | None = None
+    return_cache_miss: bool = False
+    max_time: float | None = None  # seconds from arrival to the end of the answer
+    t_max_predict_ms: float | None = None  # llama-server's name of max_time, in milliseconds
+
+    model: str | None = None
+    stream: bool = False
+    return_progress: bool = False
+    sse_ping_interval: float | None = None
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: str
+    schema: dict[str, object] | None = None
+    json_schema: dict[str, object] | None = None
+
+
+class PromptTokensDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
+    cached_tokens: int
+    cache_miss: CacheMiss | None = None
+
+
+class CacheMiss(msgspec.Struct, kw_only=True):
+    """Where the reuse of an earlier prompt ended: `text` is what stands there in this one."""
+
+    position: int
+    text: str
+
+
+class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+    reasoning_tokens: int = 0
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class Timings(msgspec.Struct, kw_only=True):
+    """llama-server's names; milliseconds. `queue_ms`: until the first step; `ttft_ms`: until the first token."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    queue_ms: float
+    ttft_ms: float
+
+
+class PromptProgress(msgspec.Struct, kw_only=True):
+    """Tokens of the prompt: all, reused, computed or reused so far."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float

@@ -1,0 +1,172 @@
+"""WS /v1/ws: one long connection for many turns, in JSON frames.
+
+    client → {"type": "chat", "messages": […], …the fields of /v1/chat/completions}
+             {"type": "stop"}
+    server → {"type": "start", "id", "model"}
+             {"type": "progress", "id", "total", "cache", "processed", "time_ms"}    with return_progress
+             {"type": "delta", "id", "index", "text"}
+             {"type": "done", "id", "choices": [{"index", "finish_reason", "stop_reason"}], "usage", "timings"}
+             {"type": "error", "id", "error": {…}}
+
+A chat that comes while one is answered interrupts it: the old one sends no more text, only its `done`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from typebar.server.answers import Tally, finish, prompt_progress
+from typebar.server.body import decode_json
+from typebar.server.chat import chat_params
+from typebar.server.client import ClientGone, timed_send
+from typebar.server.errors import APIError
+from typebar.server.exchange import api_error
+from typebar.server.jobs import PROGRESS_INTERVAL, Job
+from typebar.server.sampling import check_response_format, sequence_requests, time_limit
+from typebar.server.schema.chat import ChatRequest
+from typebar.server.schema.fields import read_fields
+from typebar.server.state import ServerState
+
+_encode = msgspec.json.encode
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A chat on its way: `job` is there once its prompt is."""
+
+    job: Job | None = None
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        if self.job is not None:
+            self.job.end("cancelled")
+
+
+class WebSocketRoute:
+    """The route as an ASGI application."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientGone):  # then there is nobody to tell
+            await Conversation(self._state, scope, receive, send).run()
+
+
+class Conversation:
+    """One connection."""
+
+    def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
+        self._state = state
+        self._subprotocol = "typebar" if "typebar" in scope.get("subprotocols", ()) else None
+        self._receive = receive
+        self._send = timed_send(send, scope, state.settings.write_timeout)
+        self._turn: Turn | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Until the client goes away."""
+        await self._receive()  # websocket.connect
+        await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
+        try:
+            while (message := await self._receive())["type"] == "websocket.receive":
+                await self._take(message)
+        finally:
+            self._stop()
+            for task in self._tasks:
+                task.cancel()
+
+    async def _take(self, message: Message) -> None:
+        try:
+            data = decode_json((message.get("text") or "").encode())
+            kind = data.pop("type", None)
+            if kind == "chat":
+                self._start(data)
+            elif kind == "stop":
+                self._stop()
+            else:
+                raise APIError(400, "type must be chat or stop", param="type", code="invalid_value")
+        except APIError as error:
+            await self._frame("error", error.body())
+
+    def _start(self, data: dict[str, Any]) -> None:
+        self._stop()
+        self._turn = Turn()
+        task = asyncio.create_task(self._answer(self._turn, data))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # ClientGone: the reader of `run` hears of it too
+
+    def _stop(self) -> None:
+        if self._turn is not None:
+            self._turn.stop()
+
+    async def _answer(self, turn: Turn, data: dict[str, Any]) -> None:
+        id = f"chatcmpl-{uuid4().hex}"
+        try:
+            await self._generate(turn, id, data)
+        except ClientGone:
+            raise
+        except Exception as error:
+            await self._frame("error", {"id": id, **api_error(error).body()})
+
+    async def _generate(self, turn: Turn, id: str, data: dict[str, Any]) -> None:
+        settings = self._state.settings
+        serving = self._state.ready()
+        fields, ignored = read_fields(data, ChatRequest)
+        serving.check_model(fields.model, settings.strict_model)
+        check_response_format(fields.response_format)
+        params = chat_params(fields, serving.sampling)
+        requests = sequence_requests(id, [await serving.prompter.chat(fields)], params)
+        with serving.jobs.run(id, None, "websocket", requests, time_limit(fields, settings.request_timeout)) as job:
+            turn.job = job
+            if turn.is_stopped:
+                job.end("cancelled")
+            start = {"id": id, "model": serving.name}
+            await self._frame("start", {**start, "ignored": ignored} if ignored else start)
+            tally = Tally(job, params.n)
+            await self._deltas(turn, job, tally, fields.return_progress)
+            tally.check_end()
+            miss = serving.engine.tokenizer if fields.return_cache_miss else None
+            await self._frame(
+                "done",
+                {"id": id, "choices": _choices(job, tally), "usage": tally.usage(miss), "timings": tally.timings()},
+            )
+
+    async def _deltas(self, turn: Turn, job: Job, tally: Tally, with_progress: bool) -> None:
+        start, processed = perf_counter(), -1
+        async for outputs in job.outputs(PROGRESS_INTERVAL if with_progress else None):
+            for index, output in outputs:
+                tally.add(index, output)
+                if output.text and not turn.is_stopped:
+                    await self._frame("delta", {"id": job.id, "index": index, "text": output.text})
+            if with_progress and not tally.completion_tokens:
+                progress = prompt_progress(job, perf_counter() - start)
+                if progress.processed != processed:
+                    processed = progress.processed
+                    await self._frame("progress", {"id": job.id, **msgspec.structs.asdict(progress)})
+
+    async def _frame(self, kind: str, fields: dict[str, Any]) -> None:
+        text = _encode({"type": kind, **fields}).decode()
+        await self._send({"type": "websocket.send", "text": text})
+
+
+def _choices(job: Job, tally: Tally) -> list[dict[str, Any]]:
+    choices = []
+    for index, output in sorted(tally.last.items()):
+        reason, stop_reason = finish(job, output)
+        choices.append({"index": index, "finish_reason": reason, "stop_reason": stop_reason})
+    return choices
