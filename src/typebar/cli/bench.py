@@ -1,0 +1,118 @@
+"""`typebar bench`: measurements that anyone can repeat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from typebar.cli import options
+from typebar.errors import TypebarError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from typebar.bench.soak import Mix
+    from typebar.bench.verdict import Findings
+
+INTERRUPTED = 130
+
+bench = typer.Typer(help="Measure a server.", no_args_is_help=True)
+
+
+@bench.command()
+def soak(
+    url: Annotated[str | None, typer.Option(help="A running server. Without it one is started.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Its process on this machine, to be watched.")] = None,
+    model: options.Model = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="How long; default 20, without --requests.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="How many requests.")] = None,
+    concurrency: Annotated[int, typer.Option(min=0, help="Users over HTTP.")] = 16,
+    websockets: Annotated[int, typer.Option(min=0, help="More users whose WebSockets stay open.")] = 5,
+    cancel: Annotated[float, typer.Option(min=0, max=1, help="Share of chats left at a random moment.")] = 0.3,
+    bad: Annotated[float, typer.Option(min=0, max=1, help="Share of requests that must be refused.")] = 0.05,
+    long: Annotated[float, typer.Option(min=0, max=1, help="Share of prompts of up to half a context.")] = 0.15,
+    pool: Annotated[int, typer.Option(min=1, help="Distinct chats, first asked alone.")] = 40,
+    warmup: Annotated[int, typer.Option(min=0, help="Requests before memory is judged.")] = 200,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a request is stuck.")] = 180.0,
+    kv_memory: Annotated[str, typer.Option(help="Of the started server; small, so that it fills.")] = "128M",
+    threads: options.Threads = None,
+    api_key: Annotated[str, typer.Option(envvar="TYPEBAR_API_KEY", help="For --url.", show_envvar=False)] = "",
+    seed: Annotated[int, typer.Option(help="Makes the mix repeatable.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Where to write everything that was seen.")] = None,
+) -> None:
+    """Serve many users for a long time, some of whom leave or ask nonsense, and check every answer.
+
+    Each distinct chat is asked alone first; its answer must then come again whoever else is served. The exit code is 1
+    where a text was wrong, a request got stuck, or memory, threads or file descriptors grew.
+    """
+    _require_extra()
+    from rich.console import Console
+
+    from typebar.bench.process import ServerProcess, free_port, serve_command
+    from typebar.bench.report import as_json, print_report
+    from typebar.bench.soak import Mix
+    from typebar.bench.verdict import problems
+
+    mix = Mix(
+        minutes=20.0 if minutes is None and requests is None else minutes,
+        requests=requests, concurrency=concurrency, websockets=websockets, cancel=cancel, bad=bad, long=long, pool=pool,
+        warmup=warmup, timeout=timeout, seed=seed,
+    )  # fmt: skip
+    console = Console()
+    if url is None:
+        port = free_port()
+        settings = ["--kv-memory", kv_memory, *(["--threads", str(threads)] if threads else [])]
+        with ServerProcess(serve_command(model, port, *settings), port) as server:
+            findings = _soak(console, mix, server.url, server.pid, "")
+        if server.exit_code:
+            findings.failure(f"the server ended with exit code {server.exit_code}: {server.tail}")
+    else:
+        findings = _soak(console, mix, url, pid, api_key)
+    found = problems(findings)
+    print_report(console, findings, found)
+    if json_file:
+        json_file.write_text(as_json(findings, found), encoding="utf-8")
+    if found or findings.interrupted:
+        raise typer.Exit(1 if found else INTERRUPTED)
+
+
+def _soak(console: Console, mix: Mix, url: str, pid: int | None, api_key: str) -> Findings:
+    from typebar.bench.soak import Soak
+
+    async def run() -> Findings:
+        with _progress(console, mix) as progress:
+            return await Soak(mix, url, pid=pid, api_key=api_key, progress=progress).run()
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def _progress(console: Console, mix: Mix) -> Iterator[Callable[[Findings], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[counts]}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("soak", total=1.0, counts=f"asking {mix.pool} chats alone")
+
+        def show(findings: Findings) -> None:
+            seconds = findings.samples[-1].seconds if findings.samples else 0.0
+            by_time = seconds / (60 * mix.minutes) if mix.minutes else 0.0
+            by_count = findings.requests / mix.requests if mix.requests else 0.0
+            counts = ", ".join(f"{number} {name}" for name, number in findings.counts.items())
+            bar.update(task, completed=max(by_time, by_count), counts=counts)
+
+        yield show
+
+
+def _require_extra() -> None:
+    try:
+        import httpx  # noqa: F401
+        import websockets  # noqa: F401
+    except ImportError as error:
+        raise TypebarError(f"{error.name} is missing: pip install 'typebar[bench]'") from error
