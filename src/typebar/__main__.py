@@ -10,6 +10,7 @@ from typing import Any
 COMMANDS = {
     "run": "typebar.cli.run",
     "chat": "typebar.cli.chat",
+    "serve": "typebar.cli.serve",
     "pull": "typebar.cli.pull",
     "rm": "typebar.cli.pull",
     "doctor": "typebar.cli.doctor",

@@ -17,7 +17,8 @@ CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, 
 class EngineConfig:
     """How a model is loaded and its requests are scheduled. Raises ParameterError (a ValueError) that names the field.
 
-    max_model_len: tokens of prompt and answer together; None: 4096, or the model's own limit where that is smaller.
+    max_model_len: tokens of prompt and answer together; more than the model's own limit is refused. None: as many as
+    default_max_model_len, fewer where the model or the memory allow no more.
     threads: None: by affinity, cgroup quota and physical cores.
     quantization: keep (no weight changes), q8, q4 or f32.
     max_num_seqs: requests that run at the same time. max_step_tokens: tokens of one step, over all requests.
@@ -27,6 +28,7 @@ class EngineConfig:
     """
 
     max_model_len: int | None = None
+    default_max_model_len: int = DEFAULT_MAX_MODEL_LEN
     threads: int | None = None
     quantization: str = "keep"
     max_num_seqs: int = 16
@@ -38,14 +40,15 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for field in ("max_model_len", "threads", "kv_memory"):
             self._check(field, getattr(self, field) is None or _is_count(getattr(self, field)), "a positive integer")
-        for field in ("max_num_seqs", "max_step_tokens"):
+        for field in ("default_max_model_len", "max_num_seqs", "max_step_tokens"):
             self._check(field, _is_count(getattr(self, field)), "a positive integer")
         self._check("max_num_seqs", self.max_num_seqs <= 256, "at most 256")
         least = self.max_num_seqs + 16
         self._check("max_step_tokens", least <= self.max_step_tokens <= 8192, f"{least} (max_num_seqs + 16) to 8192")
         self._check("step_ms", not isinstance(self.step_ms, bool) and 1 <= self.step_ms <= 10_000, "1 to 10000")
         self._check("quantization", self.quantization in QUANTIZATIONS, f"one of {', '.join(QUANTIZATIONS)}")
-        self._check("max_model_len", self.max_model_len != 1, "at least 2, for one token of prompt and one of answer")
+        for field in ("max_model_len", "default_max_model_len"):
+            self._check(field, getattr(self, field) != 1, "at least 2, for one token of prompt and one of answer")
 
     def _check(self, field: str, ok: bool, expected: str) -> None:
         if not ok:

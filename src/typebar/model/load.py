@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from typebar import _native
-from typebar.config import DEFAULT_MAX_MODEL_LEN, EngineConfig
+from typebar.config import EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
 from typebar.errors import ModelFileError, ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
@@ -212,7 +212,7 @@ def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[
     if config.max_model_len is not None and config.max_model_len > spec.context_length:
         limit = f"at most {spec.context_length}, the context of the model"
         raise ParameterError("max_model_len", limit, config.max_model_len)
-    max_model_len = config.max_model_len or min(DEFAULT_MAX_MODEL_LEN, spec.context_length)
+    max_model_len = config.max_model_len or min(config.default_max_model_len, spec.context_length)
     block_bytes = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim * BLOCK_TOKENS  # f16 keys and values
     if config.kv_memory is not None:
         budget, source = config.kv_memory, "kv_memory"
