@@ -1,0 +1,215 @@
+"""uvicorn's protocols with deadlines and bounds: no connection is held for nothing, none grows without end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+from typebar.server.client import ABORT
+from typebar.server.errors import APIError
+
+MAX_PIPELINED = 16  # requests that wait on one connection for the answers before theirs
+
+# uvicorn logs the path and query of each socket as information, and websockets at level debug its headers and messages.
+# Keys and prompts are among them, so only warnings pass.
+_websocket_log = logging.getLogger("uvicorn.error.websocket")
+_websocket_log.setLevel(logging.WARNING)
+
+
+def http_protocol(read_timeout: float, max_head: int = 64 * 1024) -> type[HttpProtocol]:
+    """The class for `uvicorn.Config(http=…)`.
+
+    read_timeout: seconds (above 0) for a request head to arrive, on a new connection from its beginning, and for a
+    client to take the end of what it was sent before its connection closes. max_head: bytes of a head, and of trailers
+    and other bytes around a body; more is answered with 431.
+    """
+    return type("BoundHttpProtocol", (HttpProtocol,), {"read_timeout": read_timeout, "max_head": max_head})
+
+
+def websocket_protocol(read_timeout: float) -> type[WebSocketProtocol]:
+    """The class for `uvicorn.Config(ws=…)`. read_timeout: seconds (above 0) that the closing may take."""
+    return type("BoundWebSocketProtocol", (WebSocketProtocol,), {"read_timeout": read_timeout})
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. Requests find its abort() in scope["extensions"]["typebar.abort"]."""
+
+    read_timeout = 30.0
+    max_head = 64 * 1024
+
+    _deadline: asyncio.TimerHandle | None = None  # while neither an answer nor uvicorn's keep-alive timer runs
+    _running: RequestResponseCycle | None = None  # the request being answered; `cycle` is the last one read
+    _in_head = False
+    _idle_bytes = 0  # received since the parser last had a whole head, a piece of a body or the end of a message
+    _refusal: APIError | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.access_log = False  # it would hold queries, and so keys
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm(self._close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self._disconnect_running()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._idle_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return
+        if self._idle_bytes > self.max_head:
+            self._refuse(self._head_too_large())
+        elif not self._is_answering() and self._deadline is None:
+            self._arm(self._close)
+
+    # What the parser calls. An exception here ends in send_400_response.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer, which must not change a request under way
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._idle_bytes = 0
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self.max_head:
+            self._refusal = self._head_too_large()
+            raise self._refusal
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refusal = APIError(429, f"More than {MAX_PIPELINED} requests wait here; open more connections.")
+            raise self._refusal
+        self._disarm()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._idle_bytes = 0
+        self._disarm()
+        super().on_message_complete()
+
+    # Answers.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+
+        async def run(scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await app(scope, receive, send)
+            finally:
+                self.loop.call_soon(self._linger)
+
+        super()._start_asgi_task(cycle, run)
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._is_answering():
+            self._refuse(APIError(400, "A WebSocket cannot begin while an answer is under way on its connection."))
+        else:
+            self._disarm()
+            super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._refusal or APIError(400, "The request is not valid HTTP/1.1."))
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._linger()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def _refuse(self, error: APIError) -> None:
+        """End the connection, with the error where it cannot be mistaken for a part of an answer."""
+        if not self._is_answering():
+            body = msgspec.json.encode(error.body())
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[error.status] + head + body)
+        self._disconnect_running()
+        self._close()
+
+    def _head_too_large(self) -> APIError:
+        return APIError(431, f"The head of the request is larger than {self.max_head} bytes; send fewer headers.")
+
+    def _is_answering(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _disconnect_running(self) -> None:
+        """uvicorn tells only the last request that was read; a pipelined one would hide the loss from this one."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    # Deadlines.
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """A transport that closes waits for its reader without end; this one waits `read_timeout`."""
+        if self.transport.is_closing() and self in self.connections:
+            self._arm(self.transport.abort)
+
+    def _arm(self, action: Callable[[], None]) -> None:
+        self._disarm()
+        self._deadline = self.loop.call_later(self.read_timeout, action)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """One WebSocket. Its route finds abort() in scope["extensions"]["typebar.abort"]."""
+
+    read_timeout = 30.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = _websocket_log
+        self.conn.logger, self.conn.debug = _websocket_log, False
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated:  # websockets refuses a head of over 128 headers, and then only waits
+            self.transport.write(STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+            self.transport.close()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.handshake_complete:
+            self.scope["extensions"][ABORT] = self.transport.abort  # type: ignore[assignment]
+
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        self._linger()
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self._linger()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._linger()
+
+    def _linger(self) -> None:
+        if not self.disconnected:
+            self.loop.call_later(self.read_timeout, self.transport.abort)
