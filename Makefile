@@ -5,6 +5,9 @@ SETUP = $(PYTHON) tools/setup.py
 RUN = .venv/bin/python
 
 serve: build
+	$(RUN) -m typebar serve
+
+chat: build
 	$(RUN) -m typebar chat
 
 build:
@@ -22,4 +25,4 @@ format:
 clean:
 	rm -rf build dist src/typebar/*.so .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: serve build test lint format clean
+.PHONY: serve chat build test lint format clean

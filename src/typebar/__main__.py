@@ -5,7 +5,10 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS = {
     "run": "typebar.cli.run",
@@ -13,6 +16,7 @@ COMMANDS = {
     "serve": "typebar.cli.serve",
     "pull": "typebar.cli.pull",
     "rm": "typebar.cli.pull",
+    "bench": "typebar.cli.bench",
     "doctor": "typebar.cli.doctor",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -56,9 +60,20 @@ def _run(arguments: list[str]) -> None:
     app.callback()(lambda: None)  # keeps the name of the command in the usage where only one is registered
     wanted = arguments[0] if arguments else ""
     for name in [wanted] if wanted in COMMANDS else COMMANDS:
-        command: Callable[..., Any] = getattr(import_module(COMMANDS[name]), name)
-        app.command(name)(_guarded(command))
+        command: Callable[..., Any] | typer.Typer = getattr(import_module(COMMANDS[name]), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(_guarded_group(command), name=name)
+        else:
+            app.command(name)(_guarded(command))
     app(args=arguments)
+
+
+def _guarded_group(group: "typer.Typer") -> "typer.Typer":
+    """`group` with the errors of each of its commands told that way."""
+    for command in group.registered_commands:
+        if command.callback:
+            command.callback = _guarded(command.callback)
+    return group
 
 
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:

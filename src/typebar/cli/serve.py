@@ -1,6 +1,5 @@
 """`typebar serve`: the HTTP server."""
 
-import logging
 import os
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -10,8 +9,6 @@ import typer
 from typebar.cli.layers import resolve
 from typebar.cli.settings import PANELS, Kind, Setting
 from typebar.presets import listing
-
-log = logging.getLogger("typebar.server")
 
 # Sizes are read by the same function whether they come from here, the environment or a file.
 _TYPES: dict[Kind, Any] = {
@@ -35,11 +32,7 @@ def serve(model_argument: str | None = None, **flags: Any) -> None:
         flags["model"] = model_argument
     settings = resolve(flags, os.environ)
     from typebar.server.lifecycle import serve as run_server
-    from typebar.server.request_log import configure
 
-    configure(settings.log_format, settings.log_level, content=settings.log_prompts)
-    if settings.exposure:
-        log.warning("%s", settings.exposure)
     raise typer.Exit(run_server(settings))
 
 

@@ -41,6 +41,7 @@ class Job:
         self._arrival = perf_counter()
         self._last_token: dict[str, float] = {}
         self._num_tokens = dict.fromkeys(self._indices, 0)
+        self._texts: dict[str, list[str]] = {request.id: [] for request in requests}
         self._handles: Sequence[SequenceHandle] = ()
 
     @property
@@ -114,9 +115,14 @@ class Job:
             self._num_tokens[output.request_id] += len(output.token_ids)
         self._pending.append(output)
         self._ready.set()
+        if self._jobs.on_text is not None:
+            self._texts[output.request_id].append(output.text)
         if output.finish_reason is not None:
             self._unfinished.discard(output.request_id)
             self._jobs.on_end(self._record(output, now))
+            if self._jobs.on_text is not None:
+                request = self.requests[self._indices[output.request_id]]
+                self._jobs.on_text(request, "".join(self._texts[output.request_id]))
         elif len(self._pending) > MAX_PENDING:
             self.end("overflow")
 
@@ -145,7 +151,11 @@ class Job:
 
 
 class Jobs:
-    """Every job that runs, by id."""
+    """Every job that runs, by id.
+
+    on_end is called for each sequence that has ended, on_gap with the seconds between two tokens of a sequence,
+    on_reject for each request that found the queue full. on_text, where given, gets each request with its whole answer.
+    """
 
     def __init__(
         self,
@@ -154,11 +164,13 @@ class Jobs:
         on_end: Callable[[RequestRecord], None],
         on_gap: Callable[[float], None],
         on_reject: Callable[[], None],
+        on_text: Callable[[SequenceRequest, str], None] | None = None,
     ) -> None:
         self.engine = engine
         self.on_end = on_end
         self.on_gap = on_gap
         self.on_reject = on_reject
+        self.on_text = on_text
         self.draining = False
         self._limit = engine.info.max_num_seqs + max_queue
         self._max_queue = max_queue

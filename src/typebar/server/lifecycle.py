@@ -36,6 +36,10 @@ LAST_WORDS = 5.0  # seconds for connections to take their last bytes
 def serve(settings: ServerSettings) -> int:
     """Run the server until it is told to stop; the exit code. Raises TypebarError where it cannot start."""
     configure(settings.log_format, settings.log_level, content=settings.log_prompts)
+    if settings.exposure:
+        log.warning("%s", settings.exposure)
+    if settings.log_prompts:
+        log.warning("prompts and answers are written to the log (--log-prompts)")
     sockets = bind(settings.host, settings.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Lifecycle(settings, sockets).run())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from typebar.server.engine import Engine
+from typebar.server.engine import Engine, SequenceRequest
 from typebar.server.errors import APIError
 from typebar.server.jobs import Jobs
 from typebar.server.metrics import Metrics
@@ -14,6 +15,8 @@ from typebar.server.prompts import Prompter
 from typebar.server.record import RequestRecord
 from typebar.server.request_log import log_request
 from typebar.server.settings import ServerSettings
+
+log = logging.getLogger("typebar.server")
 
 
 @dataclass(slots=True)
@@ -65,6 +68,17 @@ class ServerState:
             metrics.record(record)
             log_request(record)
 
-        jobs = Jobs(engine, self.settings.max_queue, on_end, metrics.observe_gap, metrics.rejected)
+        def on_text(request: SequenceRequest, answer: str) -> None:
+            prompt = engine.tokenizer.decode(request.prompt, skip_special=False)
+            log.info("%s prompt %r answer %r", request.id, prompt, answer)
+
+        jobs = Jobs(
+            engine,
+            self.settings.max_queue,
+            on_end,
+            metrics.observe_gap,
+            metrics.rejected,
+            on_text if self.settings.log_prompts else None,
+        )
         self.serving = Serving(engine, jobs, Prompter(engine), names, self.settings.sampling)
         return self.serving

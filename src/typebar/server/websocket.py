@@ -67,7 +67,7 @@ class Conversation:
 
     def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
         self._state = state
-        self._subprotocol = "typebar" if "typebar" in scope.get("subprotocols", ()) else None
+        self._subprotocol: str | None = scope.get("state", {}).get("subprotocol")
         self._receive = receive
         self._send = timed_send(send, scope, state.settings.write_timeout)
         self._turn: Turn | None = None
