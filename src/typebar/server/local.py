@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
 from math import prod
 from queue import SimpleQueue
 
@@ -13,12 +16,14 @@ from typebar.engine.generation import Generation
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
 from typebar.engine.stats import Stats
-from typebar.engine.worker import Worker
+from typebar.engine.worker import Receiver, Worker
 from typebar.errors import TypebarError
 from typebar.model.load import LoadedModel
 from typebar.server.engine import ModelInfo, Progress, SequenceRequest
 from typebar.text.chat import ChatTemplate
 from typebar.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class LocalEngine:
@@ -27,6 +32,7 @@ class LocalEngine:
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
         self._worker = Worker(Engine(model))
+        self._mailbox: _Mailbox | None = None
         self._info = ModelInfo(
             name=model.name,
             path=str(model.path),
@@ -40,6 +46,12 @@ class LocalEngine:
             parameters=sum(prod(shape) for _, _, *shape, _ in model.native.describe()),
             size=model.native.memory()["weights"],
         )
+
+    def _open_mailbox(self) -> _Mailbox:
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = _Mailbox(loop)
+        return self._mailbox
 
     @property
     def info(self) -> ModelInfo:
@@ -62,15 +74,11 @@ class LocalEngine:
         if output.finish_reason == "error":
             raise TypebarError(f"the model does not answer: {output.summary and output.summary.error}")
 
-    def submit(self, requests: Sequence[SequenceRequest], receive: Callable[[Output], None]) -> list[_Handle]:
-        loop = asyncio.get_running_loop()
+    def submit(self, requests: Sequence[SequenceRequest], receive: Receiver) -> list[_Handle]:
+        mailbox = self._open_mailbox()
         generations = [self._worker.new(request.id, request.prompt, request.params) for request in requests]
-
-        def deliver(output: Output) -> None:
-            loop.call_soon_threadsafe(receive, output)
-
         for generation in generations:
-            self._worker.submit(generation, deliver)
+            self._worker.submit(generation, partial(mailbox.put, receive))
         return [_Handle(generation) for generation in generations]
 
     def abort(self, id: str) -> None:
@@ -84,6 +92,31 @@ class LocalEngine:
 
     def close(self) -> None:
         self._worker.close()
+
+
+class _Mailbox:
+    """Brings outputs from the engine's thread into the event loop, those of one step with one wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._outputs: deque[tuple[Receiver, Output]] = deque()
+        self._is_woken = False
+
+    def put(self, receive: Receiver, output: Output) -> None:
+        """Called in the engine's thread."""
+        self._outputs.append((receive, output))
+        if not self._is_woken:
+            self._is_woken = True
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_woken = False  # before the first is taken: what comes later wakes again
+        while self._outputs:
+            receive, output = self._outputs.popleft()
+            try:
+                receive(output)
+            except Exception:  # must not take the outputs of others with it
+                log.exception("an output of %s was lost", output.request_id)
 
 
 class _Handle:
