@@ -66,7 +66,7 @@ def chat_params(fields: ChatRequest, defaults: Mapping[str, Any]) -> SamplingPar
     logprobs = None
     if fields.logprobs:
         logprobs = fields.top_logprobs or 0
-    elif fields.top_logprobs is not None:
+    elif fields.top_logprobs:
         raise APIError(400, "top_logprobs needs logprobs: true", param="top_logprobs", code="invalid_value")
     return sampling_params(fields, defaults, max_tokens=chat_max_tokens(fields), logprobs=logprobs)
 

@@ -77,9 +77,8 @@ def chat_arguments(fields: ChatRequest) -> dict[str, Any]:
     _refuse_tools(fields)
     kwargs = fields.chat_template_kwargs or {}
     if taken := next((name for name in _RESERVED if name in kwargs), None):
-        raise APIError(
-            400, f"chat_template_kwargs.{taken} is a field of its own", param=f"chat_template_kwargs.{taken}"
-        )
+        param = f"chat_template_kwargs.{taken}"
+        raise APIError(400, f"{param} is a field of its own", param=param, code="invalid_value")
     continues = is_continued(fields)
     if continues and fields.add_generation_prompt:
         raise APIError(400, "continue_final_message and add_generation_prompt exclude each other",
@@ -151,7 +150,8 @@ def _is_mixed(value: Any) -> bool:
 def _refuse_tools(fields: ChatRequest) -> None:
     choice = fields.tool_choice
     if choice is not None and choice not in ("none", "auto", "required") and not isinstance(choice, dict):
-        raise APIError(400, "tool_choice must be none, auto, required or an object", param="tool_choice")
+        raise APIError(400, "tool_choice must be none, auto, required or an object",
+                       param="tool_choice", code="invalid_value")  # fmt: skip
     if (fields.tools and choice != "none") or choice == "required" or isinstance(choice, dict):
         raise APIError(
             400,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from typebar.engine.params import MAX_CHOICES, SamplingParams
+from typebar.errors import ParameterError
 from typebar.server.engine import SequenceRequest
 from typebar.server.errors import APIError
 from typebar.server.schema.sampling import ResponseFormat, SamplingFields, StreamOptions
@@ -17,6 +18,13 @@ _SAME = (
     "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "cache_prompt", "cache_salt",
 )  # fmt: skip
 
+# Names under which clients send what SamplingParams calls otherwise; the first that was sent is the one meant.
+_SENT_AS = {
+    "max_tokens": ("max_completion_tokens", "max_tokens", "n_predict"),
+    "repetition_penalty": ("repetition_penalty", "repeat_penalty"),
+    "logprobs": ("top_logprobs", "n_probs", "logprobs"),
+}
+
 
 def sampling_params(
     fields: SamplingFields, defaults: Mapping[str, Any], *, max_tokens: int | None = None, logprobs: int | None = None
@@ -24,7 +32,7 @@ def sampling_params(
     """`defaults` fill in for what the request leaves open; `max_tokens` and `logprobs` are those of the route.
 
     At temperature 0 the default repetition penalty is left out: greedy answers are the model's own. Raises
-    ParameterError for a value out of range.
+    APIError for a value out of range, by the name that the client used.
     """
     given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
     penalty = fields.repetition_penalty if fields.repetition_penalty is not None else fields.repeat_penalty
@@ -37,7 +45,13 @@ def sampling_params(
     merged["logprobs"] = logprobs
     merged["stop"] = _stop(fields.stop)
     merged["logit_bias"] = _logit_bias(fields.logit_bias)
-    return SamplingParams(**merged)
+    try:
+        return SamplingParams(**merged)
+    except ParameterError as error:
+        names = _SENT_AS.get(error.field, ())
+        name = next((name for name in names if getattr(fields, name, None) is not None), error.field)
+        expected = error.expected.removesuffix(" or None")
+        raise APIError(400, f"{name} must be {expected}", param=name, code="invalid_value") from None
 
 
 def sequence_requests(id: str, prompts: list[list[int]], params: SamplingParams) -> list[SequenceRequest]:
@@ -93,11 +107,18 @@ def _logit_bias(bias: dict[str, float] | list[list[float | bool]] | None) -> dic
         return None
     try:
         if isinstance(bias, dict):
-            return {int(token): value for token, value in bias.items()}
+            return {_key(token): value for token, value in bias.items()}
         return {_token(token): -100.0 if value is False else float(value) for token, value in bias}
     except ValueError:
         expected = "a map from token id to a number from -100 to 100"
         raise APIError(400, f"logit_bias must be {expected}", param="logit_bias", code="invalid_value") from None
+
+
+def _key(text: str) -> int:
+    """int() would take " 1_6 " and digits of other scripts too."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError
+    return int(text)
 
 
 def _token(value: float | bool) -> int:

@@ -55,7 +55,7 @@ def _checked_message(message: object, param: str) -> dict[str, Any]:
     if role is None:
         raise MessageError(f"{param}.role", f"is missing; it is one of {', '.join(ROLES)}")
     if role not in ROLES:
-        raise MessageError(f"{param}.role", f"{role!r} is not one of {', '.join(ROLES)}")
+        raise MessageError(f"{param}.role", f"{_shown(role)} is not one of {', '.join(ROLES)}")
     plain = {str(key): plain_data(value, f"{param}.{key}") for key, value in message.items() if value is not None}
     plain["role"] = "system" if role == "developer" else str(role)
     if "tool_calls" in plain:
@@ -72,6 +72,12 @@ def _checked_message(message: object, param: str) -> dict[str, Any]:
     return plain
 
 
+def _shown(value: object) -> str:
+    """A value that may be of any size, in an error."""
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+
+
 def _text_of_content(content: object, param: str) -> str:
     if isinstance(content, str):
         return content
@@ -81,7 +87,9 @@ def _text_of_content(content: object, param: str) -> str:
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind != "text":
-            raise MessageError(f"{param}[{i}]", f"a part of type {kind!r} is not supported; the model reads text only")
+            raise MessageError(
+                f"{param}[{i}]", f"a part of type {_shown(kind)} is not supported; the model reads text only"
+            )
         if not isinstance(part.get("text"), str):
             raise MessageError(f"{param}[{i}].text", "expected a string")
         texts.append(part["text"])

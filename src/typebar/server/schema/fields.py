@@ -81,11 +81,13 @@ def _type_error(text: str) -> APIError:
     """msgspec's "Expected `int`, got `str` - at `$.n`" in words for people."""
     match = _VALIDATION.fullmatch(text)
     assert match is not None
-    problem, path = match["problem"], (match["path"] or "$").removeprefix("$").lstrip(".")
+    problem, path = match["problem"], (match["path"] or "$").removeprefix("$").lstrip(".").removesuffix("[...]")
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", problem):
         path = f"{path}.{missing[1]}".lstrip(".")
         return APIError(400, f"{path} is missing", param=path, code="missing_required_parameter")
     if types := _EXPECTED.match(problem):
         names = [_NAMES.get(name.strip(), name.strip()) for name in types["types"].split("|") if name.strip() != "null"]
         problem = f"must be {' or '.join(names)}, got {_NAMES.get(types['got'], types['got'])}"
+    elif problem == "Number out of range":
+        problem = "is out of range"
     return APIError(400, f"{path or 'the request'} {problem}", param=path or None, code="invalid_type")
