@@ -28,6 +28,8 @@ class ServerProcess:
         self._reader.start()
         self.port = 0
         self.scheme = "http"
+        # httpx reads all certificates of the system for each client, 50 ms; connections are new for every request.
+        self.client = httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
 
     @property
     def pid(self) -> int:
@@ -54,10 +56,10 @@ class ServerProcess:
         raise RuntimeError(f"the server is not ready:\n{self.log}")
 
     def post(self, path: str, body: object = None, **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", json=body, timeout=120, **options)
+        return self.client.post(f"{self.url}{path}", json=body, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=30, **options)
+        return self.client.get(f"{self.url}{path}", **options)
 
     def chat(self, content: str, **fields: Any) -> dict[str, Any]:
         """The answer to one greedy question."""
@@ -69,7 +71,7 @@ class ServerProcess:
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:
         """All `data:` events of a stream, the last as the text [DONE] where it is sent."""
-        with httpx.stream("POST", f"{self.url}{path}", json={**body, "stream": True}, timeout=120) as response:
+        with self.client.stream("POST", f"{self.url}{path}", json={**body, "stream": True}) as response:
             assert response.status_code == 200, response.read()
             lines = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
         return [line if line == "[DONE]" else json.loads(line) for line in lines]
