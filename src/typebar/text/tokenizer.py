@@ -22,6 +22,10 @@ CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 # Tokens that end a turn or a text in every family that has them, whatever the metadata forgets to say.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
 
+# From this many characters on the library is called in the way that lets other Python threads run meanwhile: 200 000
+# characters take 70 ms.
+LONG_TEXT = 4096
+
 _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -190,11 +194,16 @@ class Tokenizer:
         if not text:
             return []
         try:
-            encoding = self._core.encode(text, add_special_tokens=False)
+            return self._encode_readable(text)
         except (TypeError, UnicodeEncodeError):
-            readable = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            encoding = self._core.encode(readable, add_special_tokens=False)
-        ids: list[int] = encoding.ids
+            return self._encode_readable(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+    def _encode_readable(self, text: str) -> list[int]:
+        if len(text) < LONG_TEXT:
+            ids: list[int] = self._core.encode(text, add_special_tokens=False).ids
+        else:
+            [encoding] = self._core.encode_batch_fast([text], add_special_tokens=False)
+            ids = encoding.ids
         return ids
 
 
