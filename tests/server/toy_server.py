@@ -154,18 +154,24 @@ async def _echo(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
 async def _stream(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
     """64 KiB pieces without end."""
     send = timed_send(send, scope, toy.settings.write_timeout)
+    gone = asyncio.create_task(_until_gone(receive))
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    while True:
+    while not gone.done():
         await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
         await asyncio.sleep(0)
+    raise ClientGone
 
 
 async def _wait(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
-    """Answers only once its client is gone, or POST /v1/go says so."""
+    """Never answers."""
     toy.events.put("waits")
+    await _until_gone(receive)
+    raise ClientGone
+
+
+async def _until_gone(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    raise ClientGone
 
 
 async def _fail(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:

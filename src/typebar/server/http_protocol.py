@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 import msgspec
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -64,8 +66,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
         self._idle_bytes += len(data)
-        super().data_received(data)
+        self._feed(data)
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
         if self._idle_bytes > self.max_head:
@@ -73,7 +76,31 @@ class HttpProtocol(HttpToolsProtocol):
         elif not self._is_answering() and self._deadline is None:
             self._arm(self._close)
 
-    # What the parser calls. An exception here ends in send_400_response.
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or APIError(400, "The request is not valid HTTP/1.1."))
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._feed_again(data[upgrade.args[0] :])
+
+    def _feed_again(self, rest: bytes) -> None:
+        """Read a request that offers another protocol, such as h2c, as one that does not.
+
+        Java's HttpClient offers it to every server. The parser takes an offer for a change: it would skip the body.
+        """
+        head = [self.parser.get_method(), b" ", self.url, b" HTTP/%s\r\n" % self.parser.get_http_version().encode()]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += [name, b": ", value, b"\r\n"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(b"".join([*head, b"\r\n", rest]))
+
+    # What the parser calls. An exception here ends in a refusal.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -94,16 +121,30 @@ class HttpProtocol(HttpToolsProtocol):
             self._refusal = APIError(429, f"More than {MAX_PIPELINED} requests wait here; open more connections.")
             raise self._refusal
         self._disarm()
+        if self._is_offer():
+            return
         super().on_headers_complete()
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn pauses here, and then would not see the client leave
 
     def on_body(self, body: bytes) -> None:
         self._idle_bytes = 0
         super().on_body(body)
+        if self.pipeline and len(self.cycle.body) > HIGH_WATER_LIMIT:
+            self._refusal = APIError(
+                413, "The body is too large to wait behind another request; open a connection for it."
+            )
+            raise self._refusal
 
     def on_message_complete(self) -> None:
         self._idle_bytes = 0
         self._disarm()
-        super().on_message_complete()
+        if not self._is_offer():
+            super().on_message_complete()
+
+    def _is_offer(self) -> bool:
+        """Whether the parser takes the request for a change to a protocol that is not spoken here."""
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._should_upgrade()
 
     # Answers.
 
@@ -125,9 +166,6 @@ class HttpProtocol(HttpToolsProtocol):
             self._disarm()
             super().handle_websocket_upgrade()
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or APIError(400, "The request is not valid HTTP/1.1."))
-
     def shutdown(self) -> None:
         super().shutdown()
         self._linger()
@@ -136,8 +174,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._close()
 
     def _refuse(self, error: APIError) -> None:
-        """End the connection, with the error where it cannot be mistaken for a part of an answer."""
-        if not self._is_answering():
+        """End the connection, with the error where it cannot be taken for the answer to another request or a part of it."""
+        if not self._is_answering() or not (self.pipeline or self.cycle.response_started):
             body = msgspec.json.encode(error.body())
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[error.status] + head + body)
@@ -145,7 +183,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._close()
 
     def _head_too_large(self) -> APIError:
-        return APIError(431, f"The head of the request is larger than {self.max_head} bytes; send fewer headers.")
+        message = f"The head of the request is larger than {self.max_head} bytes; send fewer headers."
+        return APIError(431, message, type="invalid_request_error")
 
     def _is_answering(self) -> bool:
         return self._running is not None and not self._running.response_complete
