@@ -153,7 +153,7 @@ class HttpProtocol(HttpToolsProtocol):
 
         async def run(scope: Any, receive: Any, send: Any) -> None:
             try:
-                await app(scope, receive, send)
+                await app(scope, receive, _without_chunks(cycle, send) if scope["http_version"] == "1.0" else send)
             finally:
                 self.loop.call_soon(self._linger)
 
@@ -174,7 +174,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._close()
 
     def _refuse(self, error: APIError) -> None:
-        """End the connection, with the error where it cannot be taken for the answer to another request or a part of it."""
+        """End the connection; say why only where that cannot be taken for the answer to another request."""
         if not self._is_answering() or not (self.pipeline or self.cycle.response_started):
             body = msgspec.json.encode(error.body())
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
@@ -214,6 +214,23 @@ class HttpProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _without_chunks(cycle: RequestResponseCycle, send: Any) -> Any:
+    """`send` for HTTP/1.0, which knows no chunks: a body without a length ends with the connection.
+
+    uvicorn would write chunks there, and counts the bytes of everything else.
+    """
+
+    async def send_plain(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            if not any(name.lower() == b"content-length" for name, _ in message["headers"]):
+                cycle.chunked_encoding = False
+        elif not cycle.chunked_encoding and not cycle.expected_content_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return send_plain
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
