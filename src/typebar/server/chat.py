@@ -43,6 +43,7 @@ from typebar.server.state import Serving
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation, in one piece or as a stream."""
     serving = exchange.ready()
+    exchange.prompt_field = "messages"
     fields, exchange.ignored = read_fields(await exchange.read(), ChatRequest)
     serving.check_model(fields.model, exchange.state.settings.strict_model)
     check_stream_options(fields.stream, fields.stream_options)

@@ -48,6 +48,7 @@ class Exchange:
         self.caller_id = caller_id if _CALLER_ID.fullmatch(caller_id) else None
         self.request_id = uuid4().hex
         self.ignored: Sequence[str] = ()  # fields of the request without meaning here
+        self.prompt_field = "prompt"  # of the request, for what is wrong with the prompt as a whole
         self.started = False
         self._receive = receive
         self._send = timed_send(send, scope, state.settings.write_timeout)
@@ -130,20 +131,20 @@ class Endpoint:
             except Exception as error:
                 if exchange.started or isinstance(error, ClientGone):
                     raise
-                refusal = api_error(error)
+                refusal = api_error(error, exchange.prompt_field)
                 await exchange.json(refusal.body(), refusal.status, refusal.headers)
 
 
-def api_error(error: Exception) -> APIError:
+def api_error(error: Exception, prompt_field: str) -> APIError:
     """Any exception as what the client is told. What nobody expected goes into the log."""
     match error:
         case APIError():
             return error
         case ContextLengthError():
-            return APIError(400, str(error), param="prompt", code="context_length_exceeded",
+            return APIError(400, str(error), param=prompt_field, code="context_length_exceeded",
                             n_prompt_tokens=error.prompt_tokens, n_ctx=error.max_model_len)  # fmt: skip
         case ParameterError():
-            field = {"prompt_token_ids": "prompt"}.get(error.field, error.field)
+            field = {"prompt_token_ids": prompt_field}.get(error.field, error.field)
             return APIError(400, f"{field} must be {error.expected}", param=field, code="invalid_value")
         case MessageError():
             return APIError(400, str(error), param=error.param, code="invalid_value")

@@ -121,7 +121,7 @@ class Conversation:
         except ClientGone:
             raise
         except Exception as error:
-            await self._frame("error", {"id": id, **api_error(error).body()})
+            await self._frame("error", {"id": id, **api_error(error, "messages").body()})
 
     async def _generate(self, turn: Turn, id: str, data: dict[str, Any]) -> None:
         settings = self._state.settings
