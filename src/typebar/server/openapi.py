@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -12,12 +13,13 @@ from typebar import __version__
 from typebar.server.routes import OPERATIONS, Operation
 from typebar.server.schema.models import Error
 
+_GUARD = (400, 401, 403, 421)  # what any route may answer before it is reached: server.guard
 REF = "#/components/schemas/{name}"
 
 
 def document() -> dict[str, Any]:
     """The document as plain data."""
-    types = [kind for operation in OPERATIONS for kind in (operation.request, operation.response, operation.chunk)]
+    types = [kind for operation in OPERATIONS for kind in (operation.request, operation.response, *operation.chunks)]
     wanted = [*dict.fromkeys(kind for kind in types if kind is not None), Error]
     schemas, components = msgspec.json.schema_components(wanted, ref_template=REF)
     schema_of = dict(zip(wanted, schemas, strict=True))
@@ -29,7 +31,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "typebar",
             "version": __version__,
-            "description": "OpenAI's routes, llama-server's and typebar's own, over one small language model.",
+            "description": "OpenAI's routes, llama-server's and typebar's own, over one small language model. "
+            "Not described here: /v1/ws, a WebSocket.",
         },
         "paths": paths,
         "components": {
@@ -45,29 +48,48 @@ def document() -> dict[str, Any]:
 
 def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     schema = schema_of[operation.response]
-    content = {"text/plain" if operation.text else "application/json": {"schema": schema}}
-    if operation.chunk is not None:
-        content["text/event-stream"] = {"schema": {"type": "string", "description": "Events, each a chunk as JSON."}}
-    error = {"application/json": {"schema": schema_of[Error]}}
+    kinds = ("text/plain", "application/openmetrics-text") if operation.text else ("application/json",)
+    content = {kind: {"schema": schema} for kind in kinds}
+    if operation.chunks:
+        content["text/event-stream"] = {"schema": {"type": "string", "description": _events(operation)}}
     described: dict[str, Any] = {
         "operationId": f"{operation.method.lower()}{re.sub(r'[^A-Za-z0-9]+', '_', operation.path)}".rstrip("_"),
         "summary": (inspect.getdoc(operation.handler) or "").split("\n")[0],
         "responses": {
             "200": {"description": "OK", "content": content},
-            **{str(status): {"description": "Error", "content": error} for status in (401, 403, *operation.errors)},
+            **{str(status): _error(status, schema_of[Error]) for status in sorted({*_GUARD, *operation.errors})},
         },
     }
-    if names := re.findall(r"{(\w+)}", operation.path):
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in names
-        ]
+    described["parameters"] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ] + [
+        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+        for name, text in operation.query.items()
+    ]
     if operation.request is not None:
         described["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema_of[operation.request]}},
         }
     return described
+
+
+def _error(status: int, schema: dict[str, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "description": HTTPStatus(status).phrase,
+        "content": {"application/json": {"schema": schema}},
+    }
+    if status in (429, 503):
+        described["headers"] = {
+            "Retry-After": {"description": "Seconds; where it helps to wait.", "schema": {"type": "integer"}}
+        }
+    return described
+
+
+def _events(operation: Operation) -> str:
+    kinds = " or, at the end, ".join(kind.__name__ for kind in operation.chunks)
+    return f"With `stream`: events whose data is a {kinds} as JSON, or an Error."
 
 
 def _nullable(name: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from typebar.server.schema.sampling import PromptProgress, ResponseFormat, SamplingFields, StreamOptions, Timings, Usage
+from typebar.text.messages import ROLES
 
 FinishReason = Literal["stop", "length"]
 
+_CONTENT = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                "required": ["type", "text"],
+            },
+        },
+        {"type": "null"},
+    ]
+}
+_MESSAGE = {
+    "type": "object",
+    "properties": {"role": {"enum": list(ROLES)}, "content": _CONTENT, "name": {"type": ["string", "null"]}},
+    "required": ["role"],
+}
+# Described here, checked by text.messages, which says more of what is wrong than a type can.
+Messages = Annotated[Any, msgspec.Meta(extra_json_schema={"type": "array", "items": _MESSAGE, "minItems": 1})]
+
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """A conversation to answer. `messages`: {"role", "content"}; content is a string or a list of text parts."""
+    """A conversation to answer."""
 
-    messages: Any
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from typebar.server.schema.sampling import PromptProgress, ResponseFormat, SamplingFields, StreamOptions, Timings, Usage
+from typebar.server.schema.sampling import (
+    PromptProgress,
+    Prompts,
+    ResponseFormat,
+    SamplingFields,
+    StreamOptions,
+    Timings,
+    Usage,
+)
 
 FinishReason = Literal["stop", "length"]
 
@@ -14,7 +22,7 @@ FinishReason = Literal["stop", "length"]
 class CompletionRequest(SamplingFields, kw_only=True):
     """Text to continue. `prompt`: a string, token ids, or a list of either."""
 
-    prompt: Any
+    prompt: Prompts
     logprobs: int | None = None
     echo: bool = False
     add_special_tokens: bool = True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from typebar.server.schema.chat import ChatRequest
+from typebar.server.schema.chat import ChatRequest, Messages
 
 
 class ModelMeta(msgspec.Struct, kw_only=True):
@@ -42,7 +43,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     content: str | None = None
     prompt: str | None = None
-    messages: Any = None
+    messages: Messages | None = None
     add_special: bool = False
     add_special_tokens: bool | None = None
     parse_special: bool = True
@@ -61,7 +62,7 @@ class Piece(msgspec.Struct, kw_only=True):
 
 
 class Tokens(msgspec.Struct, kw_only=True):
-    tokens: list[int] | list[Piece]
+    tokens: Sequence[int | Piece]
     count: int
     max_model_len: int
     token_strs: list[str] | msgspec.UnsetType = msgspec.UNSET

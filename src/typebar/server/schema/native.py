@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from typebar.server.schema.sampling import PromptProgress, SamplingFields, Timings
+from typebar.server.schema.sampling import PromptProgress, Prompts, SamplingFields, Timings
 
 
 class NativeRequest(SamplingFields, kw_only=True):
     """POST /completion. `prompt`: a string, token ids, ids and strings mixed, or a list of one of these."""
 
-    prompt: Any
+    prompt: Prompts
     n_probs: int | None = None
     return_tokens: bool = False
     id_slot: int | None = None

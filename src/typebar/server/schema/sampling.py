@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import msgspec
+
+_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+# Described here, checked by server.prompts: msgspec has no union of lists.
+Prompts = Annotated[
+    Any,
+    msgspec.Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"type": "string"},
+                _IDS,
+                {"type": "array", "items": {"anyOf": [{"type": "string"}, _IDS]}, "minItems": 1},
+            ]
+        }
+    ),
+]
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -50,8 +67,8 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
     type: str
-    schema: dict[str, object] | None = None
-    json_schema: dict[str, object] | None = None
+    schema: dict[str, Any] | None = None
+    json_schema: dict[str, Any] | None = None
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
