@@ -56,6 +56,17 @@ class Mix:
     warmup: int = 200
     timeout: float = 180.0
     sample_every: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises ParameterError for what cannot be run."""
+        for name in ("cancel", "bad", "long", "salted"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ParameterError(name, "from 0 to 1", getattr(self, name))
+        if self.concurrency + self.websockets < 1:
+            raise ParameterError("concurrency", "at least 1 where there are no WebSockets", self.concurrency)
+        if self.pool < 1:
+            raise ParameterError("pool", "at least 1", self.pool)
+
     seed: int = 0
 
 
@@ -78,6 +89,7 @@ class Soak:
         self._stopping = asyncio.Event()
         self._admitted = asyncio.Event()
         self._admitted.set()
+        self._asked = 0
         self._in_flight = 0
         self._typical = 1.0  # seconds of a whole answer, for choosing when to leave
         self._kv_was_full = False
@@ -260,7 +272,7 @@ class Soak:
         failed = reply.status >= 500 if leaving else reply.status != 200 or bool(reply.error)
         if failed:
             findings.failure(f"{chat.name}: status {reply.status}, {reply.error}")
-        elif not (whole if leaving is None else chat.answer.text.startswith(reply.text)):
+        elif not (whole if leaving is None else _is_beginning(reply.text, chat.answer.text)):
             findings.wrong_text(f"{chat.name}: {Answer.of(reply)} instead of {chat.answer}")
         elif whole:
             findings.counts["completed"] += 1
@@ -288,13 +300,14 @@ class Soak:
         await self._admitted.wait()
         mix, findings = self._mix, self.findings
         over = mix.minutes is not None and perf_counter() - self._start > 60 * mix.minutes
-        enough = mix.requests is not None and findings.requests + self._in_flight >= mix.requests
+        enough = mix.requests is not None and self._asked >= mix.requests
         if over or enough or findings.counts["failed"] > TOO_MANY_FAILURES:
             self._stopping.set()
         return not self._stopping.is_set()
 
     @contextmanager
     def _request(self) -> Iterator[None]:
+        self._asked += 1
         self._in_flight += 1
         try:
             yield
@@ -368,22 +381,15 @@ class Soak:
 
     async def _settled(self) -> Footprint | None:
         """The idle process, once it has noticed that connections were closed."""
-        before = None
+        before, after = None, self._footprint()
         for _ in range(20):
-            after = self._footprint()
-            if before and after and (after.fds, after.threads) == (before.fds, before.threads):
+            if after is None or (before and (after.fds, after.threads) == (before.fds, before.threads)):
                 break
-            before = after
             await asyncio.sleep(0.25)
+            before, after = after, self._footprint()
         return after
 
 
-def check_mix(mix: Mix) -> None:
-    """Raises ParameterError for what cannot be run."""
-    for name in ("cancel", "bad", "long", "salted"):
-        if not 0 <= getattr(mix, name) <= 1:
-            raise ParameterError(name, "from 0 to 1", getattr(mix, name))
-    if mix.concurrency + mix.websockets < 1:
-        raise ParameterError("concurrency", "at least 1 where there are no WebSockets", mix.concurrency)
-    if mix.pool < 1:
-        raise ParameterError("pool", "at least 1", mix.pool)
+def _is_beginning(text: str, whole: str) -> bool:
+    """Whether an answer that was cut short began well. Cut within a character, it ends with U+FFFD."""
+    return whole.startswith((text, text.rstrip("\ufffd")))
