@@ -10,7 +10,10 @@ class ModelFileError(TypebarError):
 
 
 class ParameterError(TypebarError, ValueError):
-    """A setting or a field of a request has a wrong type or is out of range. `field` names it, `expected` what it takes."""
+    """A setting or a field of a request has a wrong type or is out of range.
+
+    `field` names it, `expected` says what it takes.
+    """
 
     def __init__(self, field: str, expected: str, value: object) -> None:
         shown = repr(value)

@@ -17,9 +17,9 @@ from typebar.server.metrics import Metrics
 from typebar.server.record import RequestRecord
 
 STATS = Stats(
-    running=2, waiting=1, preemptions=1, kv_blocks=100, free_blocks=60, cached_blocks=20, decode_ms=20.0,
-    prefill_ms_per_token=2.0, steps=50, step_ended=1.0, requests=5, prompt_tokens=400, cached_tokens=160,
-    generated_tokens=90, finished={"stop": 2, "length": 1, "abort": 0, "error": 0},
+    running=2, waiting=1, preemptions=1, kv_blocks=100, free_blocks=60, available_blocks=70, cached_blocks=20,
+    decode_ms=20.0, prefill_ms_per_token=2.0, steps=50, step_ended=1.0, requests=5, prompt_tokens=400, cached_tokens=160,
+    queried_tokens=390, generated_tokens=90, finished={"stop": 2, "length": 1, "abort": 0, "error": 0},
 )  # fmt: skip
 RECORD = RequestRecord(
     id="chatcmpl-1", route="chat", reason="stop", prompt_tokens=120, cached_tokens=80, completion_tokens=11,
@@ -118,8 +118,9 @@ def test_values_of_the_engine() -> None:
     expected = {
         "vllm:num_requests_running": 2,
         "vllm:num_requests_waiting": 1,
-        "vllm:kv_cache_usage_perc": 0.4,
-        "vllm:prefix_cache_queries_total": 400,
+        "vllm:kv_cache_usage_perc": 0.3,
+        "typebar:kv_cache_filled_perc": 0.4,
+        "vllm:prefix_cache_queries_total": 390,
         "vllm:prefix_cache_hits_total": 160,
         "vllm:num_preemptions_total": 1,
         "vllm:prompt_tokens_total": 400,
@@ -299,4 +300,5 @@ def test_a_real_engine_is_counted(tiny_path: Path) -> None:
     assert value(after, "vllm:generation_tokens_total") == 8
     assert 0 < value(after, "vllm:prefix_cache_hits_total") < value(after, "vllm:prefix_cache_queries_total")
     assert value(after, "vllm:num_requests_running") == 0
-    assert 0 < value(after, "vllm:kv_cache_usage_perc") <= 1
+    assert value(after, "vllm:kv_cache_usage_perc") == 0
+    assert 0 < value(after, "typebar:kv_cache_filled_perc") <= 1

@@ -1,5 +1,6 @@
 """The engine: requests go in, and each step computes some tokens of many of them."""
 
+import logging
 from dataclasses import fields
 from time import perf_counter
 
@@ -14,6 +15,8 @@ from typebar.engine.request import Output
 from typebar.engine.scheduler import Plan, Scheduler
 from typebar.engine.stats import Counters, Stats
 from typebar.model.load import LoadedModel
+
+log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -68,6 +71,7 @@ class Engine:
         try:
             sampled = self._run(plan, generations)
         except (RuntimeError, ValueError) as error:
+            log.error("a step of %d requests failed: %s", len(generations), error)
             return [self._close(generation, generation.end("error", str(error))) for generation in generations]
         now = perf_counter()
         self._counters.steps += 1
@@ -94,6 +98,7 @@ class Engine:
             preemptions=scheduler.num_preemptions,
             kv_blocks=pool.total,
             free_blocks=pool.num_free,
+            available_blocks=scheduler.cache.num_available,
             cached_blocks=scheduler.cache.num_cached,
             decode_ms=scheduler.pace.decode_ms,
             prefill_ms_per_token=scheduler.pace.prefill_ms,
@@ -128,4 +133,6 @@ class Engine:
         self._counters.finished[output.finish_reason] += 1
         self._counters.prompt_tokens += output.summary.prompt_tokens
         self._counters.cached_tokens += output.summary.cached_tokens
+        if generation.params.cache_prompt and generation.request.timing.scheduled:
+            self._counters.queried_tokens += output.summary.prompt_tokens
         return output

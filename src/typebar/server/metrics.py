@@ -61,9 +61,9 @@ _OPENMETRICS = "application/openmetrics-text"
 _ACCEPT_OPENMETRICS = f"{_OPENMETRICS};version=1.0.0;escaping=allow-utf-8"
 
 _NO_STATS = Stats(
-    running=0, waiting=0, preemptions=0, kv_blocks=0, free_blocks=0, cached_blocks=0, decode_ms=0.0,
-    prefill_ms_per_token=0.0, steps=0, step_ended=0.0, requests=0, prompt_tokens=0, cached_tokens=0, generated_tokens=0,
-    finished={},
+    running=0, waiting=0, preemptions=0, kv_blocks=0, free_blocks=0, available_blocks=0, cached_blocks=0,
+    decode_ms=0.0, prefill_ms_per_token=0.0, steps=0, step_ended=0.0, requests=0, prompt_tokens=0, cached_tokens=0,
+    queried_tokens=0, generated_tokens=0, finished={},
 )  # fmt: skip
 
 
@@ -174,7 +174,13 @@ class Metrics:
     def _remember(self, stats: Stats | None) -> Stats:
         with self._lock:
             if stats is None:
-                return replace(self._last_stats, running=0, waiting=0, free_blocks=self._last_stats.kv_blocks)
+                return replace(
+                    self._last_stats,
+                    running=0,
+                    waiting=0,
+                    free_blocks=self._last_stats.kv_blocks,
+                    available_blocks=self._last_stats.kv_blocks,
+                )
             if stats.steps >= self._last_stats.steps:
                 self._last_stats = stats
             return stats
@@ -225,14 +231,15 @@ class _Scrape(Collector):
 
     def _vllm(self) -> Iterator[Metric]:
         stats = self._stats
-        used = 1 - stats.free_blocks / stats.kv_blocks if stats.kv_blocks else 0.0
+        used = 1 - stats.available_blocks / stats.kv_blocks if stats.kv_blocks else 0.0
+        filled = 1 - stats.free_blocks / stats.kv_blocks if stats.kv_blocks else 0.0
         gauges = (
             ("num_requests_running", "Sequences that are computed.", stats.running),
             ("num_requests_waiting", "Sequences that wait for a seat.", stats.waiting),
-            ("kv_cache_usage_perc", "KV blocks that are not free, 0 to 1; those kept for reuse count.", used),
+            ("kv_cache_usage_perc", "KV blocks that running sequences hold, 0 to 1.", used),
         )
         counters = (
-            ("prefix_cache_queries", "Prompt tokens of ended sequences.", stats.prompt_tokens),
+            ("prefix_cache_queries", "Prompt tokens of ended sequences that were looked up.", stats.queried_tokens),
             ("prefix_cache_hits", "Prompt tokens of ended sequences that the cache held.", stats.cached_tokens),
             ("num_preemptions", "Times that a sequence lost its blocks to others.", stats.preemptions),
             ("prompt_tokens", "Prompt tokens of ended sequences, cached ones included.", stats.prompt_tokens),
@@ -242,6 +249,8 @@ class _Scrape(Collector):
             yield _family(GaugeMetricFamily(f"vllm:{name}", help), self._labels, value)
         for name, help, count in counters:
             yield _family(CounterMetricFamily(f"vllm:{name}", help), self._labels, count)
+        help = "KV blocks that hold something, 0 to 1: in use or kept for reuse."
+        yield _family(GaugeMetricFamily("typebar:kv_cache_filled_perc", help), self._labels, filled)
         info: Metric = GaugeMetricFamily("vllm:cache_config_info", "The KV cache: tokens a block, blocks.")
         if stats.kv_blocks:  # "gpu" is vLLM's word, whatever holds the blocks
             config = {"block_size": str(BLOCK_TOKENS), "num_gpu_blocks": str(stats.kv_blocks)}

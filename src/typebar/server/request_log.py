@@ -140,10 +140,11 @@ _FORMATTERS: dict[str, type[_Formatter]] = {"text": _TextFormatter, "json": _JSO
 
 
 def _message(record: logging.LogRecord) -> str:
+    limit = getattr(record, "limit", _MAX_MESSAGE)  # what an operator asked for may be longer
     message = record.getMessage().strip()
     if record.name == "asyncio":
         message = message.partition("\n")[0]  # what follows shows exceptions and tasks with their values
-    return clean(message, _MAX_MESSAGE)
+    return clean(message, limit)
 
 
 def _trace(record: logging.LogRecord, content: bool) -> Iterator[str]:

@@ -18,6 +18,8 @@ from typebar.server.settings import ServerSettings
 
 log = logging.getLogger("typebar.server")
 
+MAX_LOGGED_TEXT = 100_000  # characters of a prompt with its answer, where they are logged
+
 
 @dataclass(slots=True)
 class Serving:
@@ -70,7 +72,7 @@ class ServerState:
 
         def on_text(request: SequenceRequest, answer: str) -> None:
             prompt = engine.tokenizer.decode(request.prompt, skip_special=False)
-            log.info("%s prompt %r answer %r", request.id, prompt, answer)
+            log.info("%s prompt %r answer %r", request.id, prompt, answer, extra={"limit": MAX_LOGGED_TEXT})
 
         jobs = Jobs(
             engine,
