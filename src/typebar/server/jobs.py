@@ -10,6 +10,7 @@ from time import perf_counter
 
 from typebar.engine.request import Output
 from typebar.errors import TypebarError
+from typebar.server.client import ReaderStalled
 from typebar.server.engine import Engine, Progress, SequenceHandle, SequenceRequest
 from typebar.server.errors import APIError
 from typebar.server.record import EndReason, RequestRecord
@@ -181,8 +182,8 @@ class Jobs:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences that run or wait."""
-        return sum(len(job.unfinished()) for job in self._jobs)
+        """Sequences that run or wait, without those that were told to end, which the next step will do."""
+        return sum(len(job.unfinished()) for job in self._jobs if job.ended_by is None)
 
     @contextmanager
     def run(
@@ -204,6 +205,9 @@ class Jobs:
         timer = asyncio.get_running_loop().call_later(timeout, job.end, "timeout") if timeout else None
         try:
             yield job
+        except ReaderStalled:
+            job.end("overflow")
+            raise
         finally:
             if timer is not None:
                 timer.cancel()
