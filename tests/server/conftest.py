@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from server_process import ServerProcess, running
 
+from tiny_model import write_tiny_gguf
+
 
 @pytest.fixture(scope="session")
 def coder_server(coder_path: Path) -> Iterator[ServerProcess]:
@@ -19,3 +21,9 @@ def tiny_server(tiny_path: Path) -> Iterator[ServerProcess]:
     """The random model of 288 tokens: fast, and its answers hold every kind of broken text. Context 2048."""
     with running(tiny_path, "--served-model-name", "tiny", "--drain", "1") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def long_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The random model with a context of 32768: prompts and answers that take seconds."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("long") / "long.gguf", context_length=32768).path
