@@ -10,7 +10,7 @@ from typebar.bench.client import Client
 
 RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
 WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
-KV_USAGE = ("vllm:kv_cache_usage_perc",)
+KV_USAGE = ("typebar:kv_cache_filled_perc", "vllm:kv_cache_usage_perc")
 
 
 @dataclass(frozen=True, slots=True)
