@@ -1,5 +1,6 @@
 """Servers that many tests share: real processes, started once."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,3 +28,12 @@ def tiny_server(tiny_path: Path) -> Iterator[ServerProcess]:
 def long_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The random model with a context of 32768: prompts and answers that take seconds."""
     return write_tiny_gguf(tmp_path_factory.mktemp("long") / "long.gguf", context_length=32768).path
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nobody listens, for tests that must know it before the server says it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

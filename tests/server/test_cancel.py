@@ -120,9 +120,9 @@ def test_answer_that_was_cancelled_can_be_reused(server: ServerProcess) -> None:
     wait_for_tokens(server, 200)
     client.close()
     server.wait_until_idle()
-    whole = server.post(NATIVE, {**body, "n_predict": 150}).json()
-    again = server.post(NATIVE, {**body, "prompt": [*server.post("/tokenize", {"content": "keep this"}).json()["tokens"],
-                                                    *whole["tokens"]], "n_predict": 1}).json()  # fmt: skip
+    answer = server.post(NATIVE, {**body, "n_predict": 150}).json()["tokens"]
+    prompt = server.post("/tokenize", {"content": "keep this"}).json()["tokens"]
+    again = server.post(NATIVE, {**body, "prompt": prompt + answer, "n_predict": 1}).json()
     assert again["timings"]["cache_n"] >= 144
 
 

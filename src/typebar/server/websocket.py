@@ -87,7 +87,10 @@ class Conversation:
 
     async def _take(self, message: Message) -> None:
         try:
-            data = decode_json((message.get("text") or "").encode())
+            text = message.get("text")
+            if text is None:
+                raise APIError(400, "a frame must be text that holds JSON, not binary", code="invalid_json")
+            data = decode_json(text.encode())
             kind = data.pop("type", None)
             if kind == "chat":
                 self._start(data)
