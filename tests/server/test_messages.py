@@ -1,5 +1,6 @@
 """Conversations and texts on their way to token ids: roles, parts, control tokens, templates, tools."""
 
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
