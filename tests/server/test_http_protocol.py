@@ -30,7 +30,7 @@ def patient() -> Iterator[ToyServer]:
 
 
 def answered(toy: ToyServer, request: bytes) -> socket.socket:
-    """A connection on which `request` is being answered. This side may have been too slow to send it: then once more."""
+    """A connection on which `request` is being answered. If this side was too slow to send it, it does so again."""
     end = time.monotonic() + WAIT
     while time.monotonic() < end:
         connection = toy.connect()
