@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,10 +76,26 @@ def test_server_that_cannot_start_tells_its_log(tmp_path: Path) -> None:
         pass
 
 
-def test_footprint_counts_files_and_threads() -> None:
-    import os
-    import threading
+def test_server_does_not_outlive_the_program_that_started_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from typebar.bench.process import ServerProcess\n"
+        "server = ServerProcess([sys.executable, '-c', 'import os, time; print(os.getpid()); time.sleep(600)'], 1)\n"
+        "server._wait = lambda: None\n"
+        "with server:\n"
+        "    print(server.pid, flush=True)\n"
+        "    import time; time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        process.terminate()
+    assert process.returncode == 128 + 15
+    assert not Path("/proc", str(pid)).exists()
 
+
+def test_footprint_counts_files_and_threads() -> None:
     before = footprint(os.getpid())
     release = threading.Event()
     thread = threading.Thread(target=release.wait)

@@ -15,8 +15,9 @@ import pytest
 from typebar.bench import soak as soak_module
 from typebar.bench.client import Client
 from typebar.bench.gauges import read_gauges
+from typebar.bench.mix import Mix
 from typebar.bench.process import ServerProcess, free_port, serve_command
-from typebar.bench.soak import Mix, Soak
+from typebar.bench.soak import Soak
 from typebar.bench.verdict import Findings, problems
 from typebar.bench.workload import Texts, scripts
 from typebar.errors import ParameterError
@@ -127,14 +128,15 @@ def test_command_soaks_a_server_of_its_own(coder_path: Path, tmp_path: Path) -> 
     assert "RSSANON" in result.stdout and "Traceback" not in result.stderr
 
 
-def test_interrupt_reports_what_was_seen(server: ServerProcess) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_reports_what_was_seen(server: ServerProcess, number: signal.Signals) -> None:
     process = subprocess.Popen(
         command("--url", server.url, "--pid", str(server.pid), "--minutes", "30", "--pool", "4"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         _wait_for_load(server)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         stdout, stderr = process.communicate(timeout=120)
     finally:
         process.kill()

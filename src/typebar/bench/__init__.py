@@ -1,4 +1,5 @@
-"""Measuring programs: quality against transformers, speed and memory against other engines, HumanEval.
+"""Measuring programs: users by the thousand, quality against transformers, speed and memory against other engines.
 
-Each is a module to run: `python -m typebar.bench.quality`, `….compare`, `….humaneval`. They need the `bench` extra.
+`typebar bench soak`, and modules to run: `python -m typebar.bench.quality`, `….compare`, `….concurrent`, `….humaneval`.
+They need the `bench` extra.
 """

@@ -78,7 +78,7 @@ async def stall(client: Client) -> Figures:
     """Gaps of 4 chats before and while a long prompt is computed."""
     texts = Texts(await chars_per_token(client))
     replies = [Reply() for _ in range(SLOTS)]
-    bodies = [_chat(text, CONTEXT) for text in QUESTIONS]
+    bodies = [_chat(text, LONG_CONTEXT // 2) for text in QUESTIONS]
     tasks = [asyncio.create_task(client.chat(body, reply=reply)) for body, reply in zip(bodies, replies, strict=True)]
     try:
         while any(len(reply.arrivals) <= SETTLED_PIECES for reply in replies):

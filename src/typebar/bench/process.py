@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -72,6 +73,8 @@ class ServerProcess:
         self.tail = ""
 
     def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _end)  # so that this block is left, and the server does not outlive us
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True
@@ -121,3 +124,7 @@ class ServerProcess:
             self.exit_code = self._process.wait()
         self.tail = self.log_tail()
         self._log.close()
+
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(128 + number)

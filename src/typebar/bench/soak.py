@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import httpx
 from websockets.exceptions import WebSocketException
 
 from typebar.bench.client import Client, Json, Reply, Socket
 from typebar.bench.gauges import Gauges, read_gauges
+from typebar.bench.mix import Mix
 from typebar.bench.process import Footprint, footprint
 from typebar.bench.verdict import Findings, Sample
 from typebar.bench.workload import BAD_FRAMES, Answer, Bad, Chat, Workload, prepare
-from typebar.errors import ParameterError, TypebarError
+from typebar.errors import TypebarError
 
 KV_FULL = 0.99
-QUIET_EVERY = 60.0  # seconds between moments at which nobody asks and the server must become idle
+QUIET_EVERY = 240.0  # seconds between moments at which nobody asks and the server must become idle
 # Seconds, far above what each should take, because the client shares the processors with the server.
 IDLE_WITHIN = 5.0
 HEALTH_WITHIN = 5.0
@@ -31,43 +31,6 @@ CANCEL_WITHIN = 10.0
 TOO_MANY_FAILURES = 200  # then the rest would tell nothing new
 
 Leaving = Literal["closed", "cancelled"]  # the client hangs up, or asks the server to end it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """How long and what. Shares are of 1.
-
-    minutes, requests: whichever comes first; None: no limit. concurrency: users over HTTP, beside `websockets` users
-    whose connections stay open. cancel: share of chats whose client leaves at a random moment. bad: share of requests
-    that must be refused. long: share of prompts of up to half a context. pool: distinct chats. salted: share of chats
-    that may not reuse what is cached, so that the cache fills and evicts. warmup: requests before memory is judged.
-    timeout: seconds after which a request counts as stuck. sample_every: seconds between looks at the server.
-    """
-
-    minutes: float | None = 20.0
-    requests: int | None = None
-    concurrency: int = 16
-    websockets: int = 5
-    cancel: float = 0.3
-    bad: float = 0.05
-    long: float = 0.15
-    salted: float = 0.25
-    pool: int = 40
-    warmup: int = 200
-    timeout: float = 180.0
-    sample_every: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raises ParameterError for what cannot be run."""
-        for name in ("cancel", "bad", "long", "salted"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ParameterError(name, "from 0 to 1", getattr(self, name))
-        if self.concurrency + self.websockets < 1:
-            raise ParameterError("concurrency", "at least 1 where there are no WebSockets", self.concurrency)
-        if self.pool < 1:
-            raise ParameterError("pool", "at least 1", self.pool)
-
-    seed: int = 0
 
 
 class Soak:
@@ -96,7 +59,7 @@ class Soak:
         self._start = 0.0
 
     async def run(self) -> Findings:
-        """Record the answers alone, then soak. The first SIGINT ends it early, with what was seen until then."""
+        """Record the answers alone, then soak. SIGINT or SIGTERM ends it early, with what was seen until then."""
         with self._interruptible():
             async with self._client() as client:
                 self._workload = await self._prepare(client)
@@ -136,22 +99,27 @@ class Soak:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM asks for an early end; a second one ends at once."""
         loop = asyncio.get_running_loop()
-        usual = signal.getsignal(signal.SIGINT)
+        usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def restore() -> None:
+            for number, handler in usual.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
         def interrupt() -> None:
             self.findings.interrupted = True
             self._stopping.set()
-            loop.remove_signal_handler(signal.SIGINT)
-            signal.signal(signal.SIGINT, usual)  # a second one ends at once
+            restore()
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        for number in usual:
+            loop.add_signal_handler(number, interrupt)
         try:
             yield
         finally:
             if not self.findings.interrupted:
-                loop.remove_signal_handler(signal.SIGINT)
-                signal.signal(signal.SIGINT, usual)
+                restore()
 
     # Users
 
@@ -186,48 +154,52 @@ class Soak:
         request_id = f"soak-{self._mix.seed}-{next(self._numbers)}"
         stream = rng.random() < 0.7
         reply = Reply()
-        body = chat.body | self._salt(rng)
-        task = asyncio.create_task(client.chat(body, stream=stream, request_id=request_id, reply=reply))
-        leaving: Leaving | None = None
-        if rng.random() < self._mix.cancel:
+        asking = client.chat(chat.body | self._salt(rng), stream=stream, request_id=request_id, reply=reply)
+        async with _running(asking) as task:
             way: Leaving = "closed" if rng.random() < 0.5 else "cancelled"
-            await asyncio.wait({task}, timeout=rng.random() * self._typical)
-            leaving = None if task.done() else way
-        left = perf_counter()
-        if leaving == "closed":
-            task.cancel()
-        elif leaving == "cancelled":
-            await client.cancel(request_id)
-        if not await self._has_ended(task, f"{chat.name} ({request_id})"):
-            return
-        if leaving == "cancelled":
-            self._note_cancel(perf_counter() - left)
-        if not task.cancelled():
-            task.result()
-        self._check(chat, reply, leaving)
+            leaving = way if await self._leaves(rng, task) else None
+            left = perf_counter()
+            if leaving == "closed":
+                task.cancel()
+            elif leaving == "cancelled":
+                await client.cancel(request_id)
+            if not await self._has_ended(task, f"{chat.name} ({request_id})"):
+                return
+            if leaving == "cancelled":
+                self._note_cancel(perf_counter() - left)
+            if not task.cancelled():
+                task.result()
+            self._check(chat, reply, leaving)
 
     async def _turn(self, socket: Socket, rng: random.Random, chat: Chat) -> None:
         """One turn, which may be stopped, or interrupted by another that is then the one to be answered."""
-        task = asyncio.create_task(socket.read(await socket.ask(chat.body | self._salt(rng))))
-        if rng.random() < self._mix.cancel:
-            await asyncio.wait({task}, timeout=rng.random() * self._typical)
-            if not task.done():
-                left = perf_counter()
-                follower = rng.choice(self._workload.chats) if rng.random() < 0.5 else None
-                if follower:
-                    following = await socket.ask(follower.body)
-                else:
-                    await socket.stop()
-                if not await self._has_ended(task, f"{chat.name} on a WebSocket, interrupted"):
-                    raise ConnectionError("an interrupted answer had no end")
-                self._note_cancel(perf_counter() - left)
-                self._check(chat, task.result(), "cancelled")
-                if follower is None:
-                    return
-                chat, task = follower, asyncio.create_task(socket.read(following))
+        async with _running(socket.read(await socket.ask(chat.body | self._salt(rng)))) as task:
+            if not await self._leaves(rng, task):
+                await self._finish_turn(task, chat, None)
+                return
+            left = perf_counter()
+            follower = rng.choice(self._workload.chats) if rng.random() < 0.5 else None
+            if follower:
+                following = await socket.ask(follower.body)
+            else:
+                await socket.stop()
+            await self._finish_turn(task, chat, "cancelled")
+            self._note_cancel(perf_counter() - left)
+        if follower:
+            async with _running(socket.read(following)) as task:
+                await self._finish_turn(task, follower, None)
+
+    async def _finish_turn(self, task: asyncio.Task[Reply], chat: Chat, leaving: Leaving | None) -> None:
         if not await self._has_ended(task, f"{chat.name} on a WebSocket"):
             raise ConnectionError("an answer had no end")
-        self._check(chat, task.result(), None)
+        self._check(chat, task.result(), leaving)
+
+    async def _leaves(self, rng: random.Random, task: asyncio.Task[Reply]) -> bool:
+        """Wait until the moment at which this client leaves, if it does. False where everything has come by then."""
+        if rng.random() >= self._mix.cancel:
+            return False
+        await asyncio.wait({task}, timeout=rng.random() * self._typical)
+        return not task.done()
 
     async def _ask_badly(self, client: Client, bad: Bad) -> None:
         if bad.cut:
@@ -256,8 +228,6 @@ class Soak:
         if task.done():
             return True
         self.findings.failure(f"stuck: {what} had no end after {self._mix.timeout:.0f} s")
-        task.cancel()
-        await asyncio.wait({task})
         return False
 
     def _salt(self, rng: random.Random) -> Json:
@@ -388,6 +358,17 @@ class Soak:
             await asyncio.sleep(0.25)
             before, after = after, self._footprint()
         return after
+
+
+@asynccontextmanager
+async def _running(asking: Coroutine[Any, Any, Reply]) -> AsyncIterator[asyncio.Task[Reply]]:
+    """A task that ends with the block."""
+    task = asyncio.create_task(asking)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _is_beginning(text: str, whole: str) -> bool:

@@ -16,7 +16,7 @@ from typebar.errors import TypebarError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from typebar.bench.soak import Mix
+    from typebar.bench.mix import Mix
     from typebar.bench.verdict import Findings
 
 INTERRUPTED = 130
@@ -47,15 +47,16 @@ def soak(
 ) -> None:
     """Serve many users for a long time, some of whom leave or ask nonsense, and check every answer.
 
-    Each distinct chat is asked alone first; its answer must then come again whoever else is served. The exit code is 1
-    where a text was wrong, a request got stuck, or memory, threads or file descriptors grew.
+    Each chat is asked alone first; its answer must then come again whoever else is served.
+
+    The exit code is 1 where a text was wrong, a request got stuck, or memory, threads or file descriptors grew.
     """
     _require_extra()
     from rich.console import Console
 
     from typebar.bench.process import ServerProcess, free_port, serve_command
     from typebar.bench.report import as_json, print_report
-    from typebar.bench.soak import Mix
+    from typebar.bench.mix import Mix
     from typebar.bench.verdict import problems
 
     mix = Mix(
