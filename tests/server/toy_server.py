@@ -132,7 +132,14 @@ def toy_server(
 
 
 async def _app(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
-    routes = {"/v1/echo": _echo, "/v1/stream": _stream, "/v1/wait": _wait, "/v1/ws": _websocket, "/v1/fail": _fail}
+    routes = {
+        "/v1/echo": _echo,
+        "/v1/stream": _stream,
+        "/v1/wait": _wait,
+        "/v1/ws": _websocket,
+        "/v1/fail": _fail,
+        "/v1/names": _names,
+    }
     try:
         await routes.get(scope["path"], _any)(toy, scope, receive, send)
     except ClientGone:
@@ -141,6 +148,13 @@ async def _app(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
 
 async def _any(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
     await json_response(send, 200, {"path": scope["path"]}, {"X-Request-Id": "r1"})
+
+
+async def _names(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
+    """The names of the request's headers, as they are once its body was read."""
+    while (await receive()).get("more_body"):
+        pass
+    await json_response(send, 200, {"names": [name.decode() for name, _ in scope["headers"]]})
 
 
 async def _echo(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
