@@ -42,27 +42,31 @@ def serve(settings: ServerSettings) -> int:
         log.warning("prompts and answers are written to the log (--log-prompts)")
     sockets = bind(settings.host, settings.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Lifecycle(settings, sockets).run())
+        return runner.run(Lifecycle(settings, sockets).run())
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
     """Listening sockets for every address of `host`. TypebarError where one cannot be had."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise TypebarError(f"--host {host}: {error.strerror}") from error
+        found = dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS cannot hold
+        raise TypebarError(f"--host {host}: {getattr(error, 'strerror', error)}") from error
     sockets: list[socket.socket] = []
-    for family, _, _, _, address in dict.fromkeys(found):
+    problem = OSError()
+    for family, _, _, _, address in found:
         if sockets and not port:  # the same free port for all addresses
             address = (address[0], sockets[0].getsockname()[1], *address[2:])
         try:
             sockets.append(_listen(family, address))
         except OSError as error:
-            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(dict.fromkeys(found)) > 1:
+            problem = error
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 continue  # localhost often has an IPv6 name without an IPv6 address
-            for opened in sockets:
-                opened.close()
-            raise TypebarError(_bind_problem(host, port, error)) from error
+            while sockets:
+                sockets.pop().close()
+            break
+    if not sockets:
+        raise TypebarError(_bind_problem(host, port, problem)) from problem
     return sockets
 
 
@@ -97,7 +101,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Lifecycle:
+class Lifecycle:
+    """One server: its settings, its listening sockets, and what it came to."""
+
     def __init__(self, settings: ServerSettings, sockets: list[socket.socket]) -> None:
         self.settings = settings
         self.sockets = sockets
@@ -204,7 +210,8 @@ class _Lifecycle:
                 return
             stats = serving.engine.stats()
             now = perf_counter()
-            if stats.steps != steps or not (stats.running or stats.waiting):
+            has_work = stats.running or stats.waiting or serving.jobs.num_sequences
+            if stats.steps != steps or not has_work:
                 steps, since = stats.steps, now
             is_stalled = bool(self.settings.stall_timeout) and now - since > self.settings.stall_timeout
             if is_stalled and not self.state.stalled:
