@@ -140,8 +140,8 @@ def api_error(error: Exception, prompt_field: str) -> APIError:
     match error:
         case APIError():
             return error
-        case ContextLengthError():
-            return APIError(400, str(error), param=prompt_field, code="context_length_exceeded",
+        case ContextLengthError():  # LiteLLM and LangChain know it by its first words
+            return APIError(400, f"prompt is too long: {error}", param=prompt_field, code="context_length_exceeded",
                             n_prompt_tokens=error.prompt_tokens, n_ctx=error.max_model_len)  # fmt: skip
         case ParameterError():
             field = {"prompt_token_ids": prompt_field}.get(error.field, error.field)
