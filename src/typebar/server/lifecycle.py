@@ -19,6 +19,7 @@ from typebar.errors import TypebarError
 from typebar.model.download import resolve_model
 from typebar.model.load import load_model
 from typebar.server.app import create_app
+from typebar.server.engine import Engine
 from typebar.server.guard import guarded
 from typebar.server.http_protocol import http_protocol, websocket_protocol
 from typebar.server.local import LocalEngine
@@ -30,7 +31,7 @@ from typebar.server.state import ServerState
 log = logging.getLogger("typebar.server")
 
 WATCH_INTERVAL = 0.5  # seconds between looks at the engine
-LAST_WORDS = 5.0  # seconds for connections to take their last bytes
+LAST_WORDS = 5.0  # seconds for connections to take their last bytes, and for the engine to end
 
 
 def serve(settings: ServerSettings) -> int:
@@ -147,9 +148,17 @@ class Lifecycle:
             await serving
             if self.state.serving is not None:
                 self.state.serving.prompter.close()
-                await loop.run_in_executor(None, self.state.serving.engine.close)
+                await self._close(self.state.serving.engine)
         log.info("stopped")
         return self.exit_code
+
+    async def _close(self, engine: Engine) -> None:
+        """End the engine. One that hangs in a step would keep the interpreter from ending too: it is left behind."""
+        closing = asyncio.get_running_loop().run_in_executor(None, engine.close)
+        done, _ = await asyncio.wait([closing], timeout=LAST_WORDS)
+        if not done:
+            log.critical("the engine does not end; stopped without it")
+            os._exit(1)
 
     async def _load(self) -> None:
         start = perf_counter()
