@@ -338,3 +338,12 @@ def test_request_that_can_never_fit_is_refused():
     scheduler, _ = make(blocks=4)
     with pytest.raises(ValueError, match="do not fit the KV cache of 4 blocks"):
         scheduler.add(request([0] * 50, max_tokens=50))
+
+
+def test_prompts_get_as_long_as_decoding_where_that_takes_the_whole_step() -> None:
+    pace = Pace(step_ms=60, max_step_tokens=512)
+    pace.measured(8, 0, 200.0)
+    pace.measured(0, 100, 100.0)
+    tokens = pace.prefill_budget(8)
+    assert abs(tokens * pace.prefill_ms - 200) <= MIN_CHUNK * pace.prefill_ms
+    assert tokens > 4 * MIN_CHUNK
