@@ -191,7 +191,8 @@ class Jobs:
     ) -> Iterator[Job]:
         """Start a job and end it with the block, after `timeout` seconds at the latest.
 
-        Raises APIError: 400 for what the engine refuses, 429 where too many wait, 503 where the server is stopping.
+        Raises APIError: 400 for what the engine refuses and for more than ever fits, 429 where too many wait, 503 where
+        the server is stopping.
         """
         self._admit(len(requests))
         job = Job(self, id, caller_id, route, requests)
@@ -229,6 +230,14 @@ class Jobs:
         if self.draining:
             raise APIError(503, "the server is stopping; send the request again later", code="server_shutdown",
                            headers={"Retry-After": "5"})  # fmt: skip
+        if count > self._limit:
+            raise APIError(
+                400,
+                f"this server takes at most {self._limit} answers (prompts times n) at a time; ask for fewer, or start "
+                "it with a larger --max-queue",
+                param="n",
+                code="invalid_value",
+            )
         if self.num_sequences + count > self._limit:
             self.on_reject()
             raise APIError(
