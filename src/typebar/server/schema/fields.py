@@ -59,13 +59,13 @@ def read_fields(data: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
             continue
         if name in REFUSED and not _is_neutral(value, REFUSED[name][0]):
             raise APIError(400, f"{_shown(name)} is not supported: {REFUSED[name][1]}", param=name, code="unsupported")
-        if name not in REFUSED:
+        if name not in REFUSED and len(ignored) < MAX_WARNED:
             ignored.append(_shown(name))
     try:
         fields = msgspec.convert({name: given[name] for name in given if name in known}, kind)
     except msgspec.ValidationError as error:
         raise _type_error(str(error)) from None
-    return fields, ignored[:MAX_WARNED]
+    return fields, ignored
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
