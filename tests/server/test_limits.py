@@ -181,10 +181,28 @@ def test_text_that_cannot_fit_is_refused_before_it_is_read(tiny_server: ServerPr
 
 def test_many_small_messages_are_bounded_too(tiny_server: ServerProcess) -> None:
     with health_is_watched(tiny_server) as seconds:
-        response = tiny_server.post(CHAT, {"messages": user("a") * 60_000})
+        response = tiny_server.post(CHAT, {"messages": user("a") * 20_000})
         assert response.status_code in (400, 413), response.text
     assert max(seconds) < 5
     assert tiny_server.post(CHAT, {"messages": user("a") * 50, "max_tokens": 1}).status_code == 200
+
+
+def test_any_number_of_unknown_fields_is_listed_shortly(tiny_server: ServerProcess) -> None:
+    unknown = {f"field_{number}": 1 for number in range(300_000)}
+    with health_is_watched(tiny_server) as seconds:
+        response = tiny_server.post(CHAT, {"messages": user("a"), "max_tokens": 1, **unknown})
+    assert response.status_code == 200
+    assert len(response.json()["warnings"]) == 20
+    assert len(response.headers["x-typebar-ignored"]) < 2000
+    assert max(seconds) < 5
+
+
+def test_pieces_of_a_long_text(tiny_server: ServerProcess) -> None:
+    with health_is_watched(tiny_server) as seconds:
+        fields = {"content": "hello world " * 40_000, "with_pieces": True, "return_token_strs": True}
+        value = tiny_server.post("/tokenize", fields).json()
+    assert "".join(piece["piece"] for piece in value["tokens"]) == "".join(value["token_strs"]) == fields["content"]
+    assert max(seconds) < 5
 
 
 def test_server_answers_as_before(coder_server: ServerProcess) -> None:
