@@ -10,7 +10,6 @@ from typing import Any
 
 import openai
 import pytest
-from httpx2 import Response
 from openai import AsyncOpenAI, OpenAI
 from server_process import ServerProcess, running
 
@@ -122,12 +121,12 @@ def test_a_full_queue_asks_to_wait_and_the_client_does(coder_path: Path) -> None
 
         times: list[float] = []
 
-        def free_the_seat(response: Response) -> None:
+        def free_the_seat(response: object) -> None:
             times.append(time.monotonic())
             holder.close()
 
-        with client_of(server, max_retries=3) as patient:
-            patient._client.event_hooks = {"response": [free_the_seat]}
+        hooked = openai.DefaultHttpxClient(event_hooks={"response": [free_the_seat]})
+        with client_of(server, max_retries=3, http_client=hooked) as patient:
             answer = patient.chat.completions.create(model="m", messages=HELLO, max_tokens=1)
         assert answer.choices
         assert len(times) > 1 and times[1] - times[0] >= 1  # without Retry-After it comes again after half a second
