@@ -39,6 +39,8 @@ async def completion(exchange: Exchange) -> None:
     """Continue one text, in one piece or as a stream."""
     serving = exchange.ready()
     fields, exchange.ignored = read_fields(await exchange.read(), NativeRequest)
+    if fields.seed == -1:  # llama-server's word for none
+        fields.seed = None
     max_tokens = fields.n_predict if fields.n_predict is not None else fields.max_tokens
     params = sampling_params(
         fields, DEFAULTS, max_tokens=None if max_tokens == -1 else max_tokens, logprobs=fields.n_probs or None
@@ -183,7 +185,7 @@ class NativeAnswer:
             tokens_cached=times.cache_n,
             truncated=False,
             has_new_line=self._has_new_line,
-            generation_settings=_settings(self._params),
+            generation_settings=_settings(self._job.requests[0].params),  # with the seed that was taken
             timings=times,
             completion_probabilities=shown,
         )
