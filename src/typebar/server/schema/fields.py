@@ -53,7 +53,7 @@ def read_fields(data: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
     """
     given = {name: value for name, value in data.items() if value is not None}
     known = kind.__struct_fields__
-    ignored = []
+    ignored: list[str] = []
     for name, value in given.items():
         if name in known:
             continue
