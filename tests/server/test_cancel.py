@@ -285,6 +285,19 @@ def test_reader_that_stalls_is_cut_and_harms_nobody(impatient: ServerProcess, pa
     stalled.close()
 
 
+def test_queue_of_one_answer_is_bounded_however_patient_the_server(long_path: Path) -> None:
+    """No write timeout here: the outputs that nobody takes are counted, and at 8192 the answer ends."""
+    with running(long_path, "--max-model-len", str(CONTEXT), "--write-timeout", "600", "--drain", "0") as server:
+        before = memory(server)
+        body = endless(stream=True, n=8, logprobs=True, top_logprobs=20)
+        stalled = RawClient(server, CHAT, body, receive_buffer=4096)
+        eventually(lambda: ended(server, "overflow") == 8, 90)
+        server.wait_until_idle(10)
+        assert 8192 <= generated(server) < 8 * CONTEXT / 2
+        assert memory(server) - before < 256 << 20
+        stalled.close()
+
+
 def test_server_side_time_limit_holds_for_everybody(long_path: Path) -> None:
     with running(long_path, "--max-model-len", str(CONTEXT), "--request-timeout", "0.5", "--drain", "0") as server:
         choice = server.chat("go", ignore_eos=True, max_time=50)["choices"][0]

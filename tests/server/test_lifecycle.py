@@ -96,7 +96,7 @@ def wait_for_answer(server: ServerProcess, seconds: float = 60) -> httpx.Respons
      ("::", "::")],
 )  # fmt: skip
 def test_port_in_use_is_told_before_the_model_is_touched(tmp_path: Path, taken: str, host: str) -> None:
-    if ":" in taken and not socket.has_ipv6:
+    if ":" in taken and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     with socket.create_server((taken, 0), family=socket.AF_INET6 if ":" in taken else socket.AF_INET) as listener:
         port = listener.getsockname()[1]
@@ -143,10 +143,22 @@ def test_port_without_the_right_to_it_is_told() -> None:
         bind("127.0.0.1", 80)
 
 
-def test_localhost_and_any_free_port_serve(tiny_path: Path) -> None:
-    with running(tiny_path, "--host", "localhost", "--drain", "0") as server:
-        assert httpx.get(f"http://localhost:{server.port}/health", timeout=30).status_code == 200
+@pytest.mark.parametrize(("host", "shown"), [("localhost", "localhost"), ("::1", "[::1]")])
+def test_other_loopback_names_serve(tiny_path: Path, host: str, shown: str) -> None:
+    if ":" in host and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with running(tiny_path, "--host", host, "--drain", "0") as server:
+        assert f"http://{shown}:{server.port}" in server.log
+        assert httpx.get(f"http://{shown}:{server.port}/health", timeout=30).status_code == 200
         assert server.stop() == 0
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_model_that_does_not_exist_ends_the_server_with_a_message(tmp_path: Path) -> None:
@@ -294,6 +306,19 @@ def test_more_threads_than_processors_are_clamped(tiny_path: Path) -> None:
         assert server.chat("hello", max_tokens=30, ignore_eos=True)["usage"]["completion_tokens"] == 30
         tasks = Path(f"/proc/{server.pid}/task")
         assert len(list(tasks.iterdir())) < 4 * allowed + 8
+
+
+def test_idle_server_uses_no_processor(tiny_server: ServerProcess) -> None:
+    tiny_server.chat("hello", max_tokens=5)
+    tiny_server.wait_until_idle()
+    before = _processor_seconds(tiny_server)
+    time.sleep(1.5)
+    assert _processor_seconds(tiny_server) - before < 0.15
+
+
+def _processor_seconds(server: ServerProcess) -> float:
+    user, system = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_context_that_does_not_fit_its_memory_is_refused_with_the_numbers(long_path: Path) -> None:
