@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -200,6 +201,16 @@ def test_cancel_by_the_callers_id_ends_a_whole_answer(server: ServerProcess, mom
     assert 0 < drawn < CONTEXT / 2 if moment == "decode" else drawn == 0
     for seat in seats:
         seat.close()
+
+
+def test_callers_id_may_be_any_visible_text(server: ServerProcess) -> None:
+    for id in ("tenant/7", "a+b", "100%?#", "../../health"):
+        answer = Answer(server, endless(), {"X-Request-Id": id})
+        eventually(lambda: server.metric("vllm:num_requests_running") == 1)
+        response = server.post(f"/v1/requests/{quote(id, safe='')}/cancel")
+        assert response.status_code == 200 and response.json() == {"id": id, "cancelled": 1}
+        assert answer.get().headers["x-request-id"] == id
+        server.wait_until_idle()
 
 
 def test_cancel_reaches_every_request_with_that_id_and_only_them(server: ServerProcess) -> None:

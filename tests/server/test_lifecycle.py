@@ -283,6 +283,12 @@ def test_tls_serves_https_and_wss(long_path: Path, certificate: tuple[Path, Path
             assert client.get("/health").json() == {"status": "ok"}
             answer = client.post(CHAT, json=endless(max_tokens=3)).text
             assert answer.rstrip().endswith("data: [DONE]")
+            with client.stream("POST", CHAT, json=endless()) as left:
+                next(left.iter_lines())
+            deadline = time.monotonic() + 30
+            while not re.search("cancelled$", server.log, re.M):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
         with connect(f"wss://127.0.0.1:{server.port}/v1/ws", ssl=context, open_timeout=60) as socket:
             socket.send(json.dumps({"type": "chat", **endless(max_tokens=3)}))
             while (frame := json.loads(socket.recv(60)))["type"] != "done":

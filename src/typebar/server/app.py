@@ -33,8 +33,8 @@ def create_app(state: ServerState) -> ASGIApp:
 
 
 def _pattern(path: str) -> str:
-    """Names of models may hold slashes."""
-    return path.replace("/models/{id}", "/models/{id:path}")
+    """Names of models and ids of callers may hold slashes."""
+    return path.replace("{id}", "{id:path}")
 
 
 class _Methods:
