@@ -45,7 +45,10 @@ def test_prompt_over_the_context_is_refused_with_both_numbers(
         response = tiny_server.post(route, {**request, "stream": stream})
         assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
         error = response.json()["error"]
-    assert error["code"] == "context_length_exceeded"
+    assert (error["code"], error["param"]) == (
+        "context_length_exceeded",
+        "messages" if "messages" in request else "prompt",
+    )
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (length, CONTEXT)
     assert str(length) in error["message"]
     assert str(CONTEXT) in error["message"]
@@ -176,6 +179,7 @@ def test_text_that_cannot_fit_is_refused_before_it_is_read(tiny_server: ServerPr
         for path, fields in ((CHAT, {"messages": user("a" * 5_000_000)}), (COMPLETION, {"prompt": "a" * 5_000_000})):
             error = tiny_server.post(path, fields).json()["error"]
             assert (error["code"], error["n_ctx"]) == ("context_length_exceeded", CONTEXT)
+            assert "at least" in error["message"]
     assert max(seconds) < 5
 
 

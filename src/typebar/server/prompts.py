@@ -68,7 +68,7 @@ class Prompter:
         """Refuse what cannot fit before it is tokenized."""
         limit = self._engine.info.max_model_len
         if chars > limit * MAX_TOKEN_BYTES:
-            raise ContextLengthError(chars // MAX_TOKEN_BYTES, limit)
+            raise ContextLengthError(chars // MAX_TOKEN_BYTES, limit, at_least=True)
 
 
 def chat_arguments(fields: ChatRequest) -> dict[str, Any]:
