@@ -47,7 +47,7 @@ class FaultyServer(ServerProcess):
 
 @contextmanager
 def faulty(model: Path, fault: Path, *arguments: str) -> Iterator[FaultyServer]:
-    server = FaultyServer(model, fault, "--stall-timeout", STALL, *arguments)
+    server = FaultyServer(model, fault, "--stall-timeout", STALL, *arguments)  # the last of equal flags counts
     try:
         server.wait_until_ready()
         yield server
@@ -164,7 +164,9 @@ def test_engine_that_dies_ends_its_answers_and_the_server(long_path: Path, tmp_p
 
 
 def test_blocked_engine_does_not_keep_the_server_from_ending(long_path: Path, tmp_path: Path) -> None:
-    with faulty(long_path, tmp_path / "word", "--max-model-len", "32768", "--drain", "0") as server:
+    """Without a watchdog, which would have told the client before."""
+    arguments = ("--max-model-len", "32768", "--drain", "0", "--stall-timeout", "0")
+    with faulty(long_path, tmp_path / "word", *arguments) as server:
         stream = RawClient(server, CHAT, body(stream=True))
         stream.read_until(b'"content":"')
         server.engine_may("block")
@@ -172,5 +174,5 @@ def test_blocked_engine_does_not_keep_the_server_from_ending(long_path: Path, tm
         while steps != (steps := server.metric("llamacpp:n_decode_total")):
             time.sleep(0.3)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 1
         assert error_of_stream(stream)["code"] == "server_shutdown"
+        assert server.process.wait(60) == 1

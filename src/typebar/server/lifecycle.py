@@ -197,6 +197,8 @@ class Lifecycle:
         await self._wait_for_jobs(self.settings.drain)
         jobs.end_all("shutdown")
         await self._wait_for_jobs(LAST_WORDS)
+        for job in jobs:  # the engine does not answer
+            job.give_up("shutdown")
 
     async def _wait_for_jobs(self, seconds: float) -> None:
         assert self.state.serving is not None
