@@ -212,3 +212,10 @@ def test_pieces_of_a_long_text(tiny_server: ServerProcess) -> None:
 def test_server_answers_as_before(coder_server: ServerProcess) -> None:
     """After all that: a greedy answer that is known."""
     assert coder_server.chat("Say only: hello", max_tokens=8)["choices"][0]["message"]["content"].lower()[:5] == "hello"
+
+
+def test_text_of_any_length_is_cut_where_that_is_asked_for(tiny_server: ServerProcess) -> None:
+    body = {"prompt": "0123456789" * 60_000, "max_tokens": 1, "truncate_prompt_tokens": 20}
+    response = tiny_server.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["prompt_tokens"] == 20

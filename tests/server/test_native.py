@@ -210,7 +210,8 @@ def test_no_free_slot_can_be_asked_for(coder_server: ServerProcess) -> None:
         next(line for line in response.iter_lines() if line.startswith("data: "))
         full = coder_server.get("/slots?fail_on_no_slot=1")
         assert coder_server.get("/slots").status_code == 200
-    assert (full.status_code, full.json()["error"]["type"]) == (503, "unavailable_error")
+    assert full.status_code == 503, f"{full.text}\n{coder_server.log[-2000:]}"
+    assert full.json()["error"]["type"] == "unavailable_error"
     coder_server.wait_until_idle()
 
 

@@ -4,9 +4,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from websockets.sync.client import ClientConnection, connect
-
 from server_process import ServerProcess
+from websockets.sync.client import ClientConnection, connect
 
 
 @pytest.fixture

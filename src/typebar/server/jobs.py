@@ -66,8 +66,11 @@ class Job:
             self._jobs.engine.abort(id)
 
     def give_up(self, reason: EndReason) -> None:
-        """End without waiting for the engine, which does not answer."""
+        """End without waiting for the engine, which does not answer, whatever it was told before."""
+        if self.is_done:
+            return
         self.end(reason)
+        self.ended_by = reason
         self._unfinished.clear()
         self._ready.set()
 
