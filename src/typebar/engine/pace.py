@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from math import sqrt
 
-STRIDE = 4  # prompt tokens that the kernels compute together; chunks are multiples of it where there is time for one
-LEAST_CHUNK = 2
+STRIDE = 4  # prompt tokens that the kernels compute together, 2 take as long: chunks are multiples of it
 ALONE_FACTOR = 8  # steps may last this much longer while nobody is decoding
 SMOOTHING = 0.3  # weight of the newest measurement
 CONTEXT_UNIT = 1000  # tokens; the cost of attention is per prompt token and that many tokens before it

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
-from typebar.engine.pace import LEAST_CHUNK, STRIDE, Pace
+from typebar.engine.pace import STRIDE, Pace
 from typebar.engine.prefix import OutOfBlocks, PrefixCache, block_key
 from typebar.engine.request import Request
 
@@ -164,7 +164,7 @@ class Scheduler:
             left -= pace.cost(request.computed, share)
             room -= share
         share = pace.tokens_within(reserved + left, oldest.computed, min(oldest.remaining, room))
-        shares.insert(0, (oldest, max(share, min(LEAST_CHUNK, oldest.remaining))))
+        shares.insert(0, (oldest, max(share, min(STRIDE, oldest.remaining))))
         for request, share in shares:
             if share and request.lease is not None:
                 self._grant(plan, request, share)
