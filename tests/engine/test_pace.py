@@ -1,6 +1,9 @@
 """Steps are sized by what earlier ones took."""
 
 import random
+import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -57,3 +60,21 @@ def test_a_step_that_took_less_than_its_decoding_makes_no_prompt_free() -> None:
         pace.measured(4, [(0, 16)], 50)
     assert pace.cost(0, 16) == pytest.approx(5, rel=0.2)
     assert pace.tokens_within(60, 0, 10_000) > 0
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_speed_may_be_asked_for_while_steps_are_measured(frequent_switches: None) -> None:
+    for _ in range(30):
+        pace = Pace(step_ms=60, max_step_tokens=512)
+        engine = threading.Thread(target=lambda pace=pace: [pace.measured(number, [], 1.0) for number in range(1, 257)])
+        engine.start()
+        while engine.is_alive():
+            assert pace.decode_ms(300) in (0.0, 1.0)
+        engine.join()

@@ -27,10 +27,10 @@ class Pace:
 
     def decode_ms(self, num_decoding: int) -> float:
         """Of a step in which that many requests decode and nothing else; 0 before the first was measured."""
-        if not self._decode_ms or not num_decoding:
+        numbers = tuple(self._decode_ms)  # at once: Engine.stats asks from other threads
+        if not numbers or not num_decoding:
             return 0.0
-        nearest = min(self._decode_ms, key=lambda number: abs(number - num_decoding))
-        return self._decode_ms[nearest]
+        return self._decode_ms[min(numbers, key=lambda number: abs(number - num_decoding))]
 
     def prefill_ms(self, num_decoding: int) -> float:
         """What prompts may take of a step beside that many decoding requests.
