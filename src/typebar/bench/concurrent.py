@@ -101,6 +101,7 @@ async def stall(client: Client) -> Figures:
         "largest_gap_beside_ms": 1e3 * max(beside),
         "largest_to_normal": max(beside) / median(normal),
         "long_prompt_tokens": float(long.usage["prompt_tokens"]),
+        "long_first_byte_ms": 1e3 * long.ttfb,
         "long_first_token_s": long.ttft,
     }
 

@@ -9,11 +9,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from typebar.server import pages
 from typebar.server.errors import APIError
-from typebar.server.exchange import Endpoint, Exchange
-from typebar.server.exchange import Route as Handler
+from typebar.server.exchange import Endpoint, Exchange, Handler
 from typebar.server.routes import OPERATIONS
 from typebar.server.state import ServerState
-from typebar.server.websocket import WebSocketRoute as Conversations
+from typebar.server.websocket import Conversations
 
 PAGES: tuple[tuple[str, Handler], ...] = (
     ("/", pages.start_page),

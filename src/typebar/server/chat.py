@@ -10,10 +10,10 @@ from msgspec import UNSET, UnsetType
 
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
-from typebar.server import sse
 from typebar.server.answers import FINGERPRINT, Tally, finish, ignored_warnings, shown_logprobs, timings, token_text
 from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
+from typebar.server.generate import generate
 from typebar.server.jobs import Job
 from typebar.server.prompts import echoed
 from typebar.server.sampling import (
@@ -21,7 +21,6 @@ from typebar.server.sampling import (
     check_stream_options,
     sampling_params,
     sequence_requests,
-    time_limit,
 )
 from typebar.server.schema.chat import (
     ChatChoice,
@@ -49,18 +48,11 @@ async def chat_completions(exchange: Exchange) -> None:
     check_stream_options(fields.stream, fields.stream_options)
     check_response_format(fields.response_format)
     params = chat_params(fields, serving.sampling)
+    serving.jobs.check_room()
     prompt = await serving.prompter.chat(fields)
     id = f"chatcmpl-{exchange.request_id}"
     requests = sequence_requests(id, [prompt], params)
-    timeout = time_limit(fields, exchange.state.settings.request_timeout)
-    with serving.jobs.run(id, exchange.caller_id, "chat", requests, timeout) as job:
-        answer = ChatAnswer(serving, job, fields, params)
-        async with exchange.watching(job):
-            if fields.stream:
-                ping = exchange.ping(fields.sse_ping_interval)
-                await sse.stream(exchange, job, answer, ping=ping, with_progress=fields.return_progress)
-            else:
-                await exchange.json(await answer.whole(exchange.ignored))
+    await generate(exchange, "chat", fields, id, requests, lambda job: ChatAnswer(serving, job, fields, params))
 
 
 def chat_params(fields: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -9,17 +9,16 @@ from msgspec import UNSET, UnsetType
 
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
-from typebar.server import sse
 from typebar.server.answers import FINGERPRINT, Tally, finish, ignored_warnings, shown_logprobs, timings, token_text
 from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
+from typebar.server.generate import generate
 from typebar.server.jobs import Job
 from typebar.server.sampling import (
     check_response_format,
     check_stream_options,
     sampling_params,
     sequence_requests,
-    time_limit,
 )
 from typebar.server.schema.completion import (
     Completion,
@@ -45,18 +44,13 @@ async def completions(exchange: Exchange) -> None:
         raise APIError(400, "echo with logprobs is not supported: log-probabilities are given for the answer only",
                        param="logprobs", code="unsupported")  # fmt: skip
     params = sampling_params(fields, serving.sampling, max_tokens=_max_tokens(fields), logprobs=fields.logprobs)
+    serving.jobs.check_room()
     prompts = await serving.prompter.text(fields.prompt, fields.truncate_prompt_tokens, fields.add_special_tokens)
     id = f"cmpl-{exchange.request_id}"
     requests = sequence_requests(id, prompts, params)
-    timeout = time_limit(fields, exchange.state.settings.request_timeout)
-    with serving.jobs.run(id, exchange.caller_id, "completion", requests, timeout) as job:
-        answer = CompletionAnswer(serving, job, fields, params)
-        async with exchange.watching(job):
-            if fields.stream:
-                ping = exchange.ping(fields.sse_ping_interval)
-                await sse.stream(exchange, job, answer, ping=ping, with_progress=fields.return_progress)
-            else:
-                await exchange.json(await answer.whole(exchange.ignored))
+    await generate(
+        exchange, "completion", fields, id, requests, lambda job: CompletionAnswer(serving, job, fields, params)
+    )
 
 
 def _max_tokens(fields: CompletionRequest) -> int | None:

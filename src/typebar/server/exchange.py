@@ -117,21 +117,21 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
 
-Route = Callable[[Exchange], Awaitable[None]]
+Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class Endpoint:
     """A route as an ASGI application, with its errors as JSON."""
 
-    def __init__(self, state: ServerState, route: Route) -> None:
+    def __init__(self, state: ServerState, handler: Handler) -> None:
         self._state = state
-        self._route = route
+        self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._state, scope, receive, send)
         with contextlib.suppress(ClientGone):  # then there is nobody to tell
             try:
-                await self._route(exchange)
+                await self._handler(exchange)
             except Exception as error:
                 if exchange.started or isinstance(error, ClientGone):
                     raise

@@ -38,7 +38,7 @@ def guarded(app: ASGIApp, settings: ServerSettings, port: int) -> ASGIApp:
             allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
             allow_headers=("*",),
             allow_private_network=True,
-            expose_headers=("X-Request-Id",),
+            expose_headers=("X-Request-Id", "X-Typebar-Ignored", "Retry-After"),
         )
     return HostCheck(OriginCheck(app, settings.cors_origins), settings, port)
 

@@ -239,6 +239,10 @@ class Jobs:
         for job in self:
             job.end(reason)
 
+    def check_room(self) -> None:
+        """Refuse what `run` would refuse whatever its prompt is, before that is made. APIError as there."""
+        self._admit(1)
+
     def _admit(self, count: int) -> None:
         if self.draining:
             raise APIError(503, "the server is stopping; send the request again later", code="server_shutdown",
@@ -255,7 +259,7 @@ class Jobs:
             self.on_reject()
             raise APIError(
                 429,
-                f"{self._max_queue} requests are waiting already; try again later, or start the server with a larger "
+                f"there is no room for {count} more answers; try again later, or start the server with a larger "
                 "--max-queue",
                 code="queue_full",
                 headers={"Retry-After": "1"},

@@ -140,6 +140,7 @@ class Lifecycle:
         try:
             await self._load()
             watching = asyncio.create_task(self._watch())
+            watching.add_done_callback(self._watch_ended)
             await self.stopping.wait()
             await self._drain()
             watching.cancel()
@@ -206,6 +207,13 @@ class Lifecycle:
             async with asyncio.timeout(seconds):
                 while any(self.state.serving.jobs):
                     await asyncio.sleep(0.02)
+
+    def _watch_ended(self, watching: asyncio.Task[None]) -> None:
+        """Without the watch nobody would notice a stall: the server does not go on."""
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            log.critical("the watch over the engine failed; the server ends", exc_info=error)
+            self.exit_code = 1
+            self.stopping.set()
 
     async def _watch(self) -> None:
         """Notice an engine that has died, which ends the server, or that makes no progress, which ends the requests."""

@@ -11,12 +11,12 @@ from typebar import __version__
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
 from typebar.errors import TypebarError
-from typebar.server import sse
 from typebar.server.answers import Tally, shown_logprobs, timings, token_text
 from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
+from typebar.server.generate import generate
 from typebar.server.jobs import Job
-from typebar.server.sampling import sampling_params, sequence_requests, time_limit
+from typebar.server.sampling import sampling_params, sequence_requests
 from typebar.server.schema.fields import read_fields
 from typebar.server.schema.native import (
     DefaultGenerationSettings,
@@ -47,20 +47,15 @@ async def completion(exchange: Exchange) -> None:
     params = sampling_params(
         fields, DEFAULTS, max_tokens=None if max_tokens == -1 else max_tokens, logprobs=fields.n_probs or None
     )
+    serving.jobs.check_room()
     prompts = await serving.prompter.text(fields.prompt, fields.truncate_prompt_tokens)
     if len(prompts) * params.n != 1:
         raise APIError(400, "one prompt and n = 1; /v1/completions takes several", param="prompt", code="unsupported")
     id = f"cmpl-{exchange.request_id}"
     requests = sequence_requests(id, prompts, params)
-    timeout = time_limit(fields, exchange.state.settings.request_timeout)
-    with serving.jobs.run(id, exchange.caller_id, "native", requests, timeout) as job:
-        answer = NativeAnswer(serving, job, fields, params)
-        async with exchange.watching(job):
-            if fields.stream:
-                ping = exchange.ping(fields.sse_ping_interval)
-                await sse.stream(exchange, job, answer, ping=ping, with_progress=fields.return_progress, done=b"")
-            else:
-                await exchange.json(await answer.whole())
+    await generate(
+        exchange, "native", fields, id, requests, lambda job: NativeAnswer(serving, job, fields, params), done=b""
+    )
 
 
 async def props(exchange: Exchange) -> None:
@@ -124,8 +119,8 @@ class NativeAnswer:
         self._has_new_line = False
         self._probabilities: list[NativeProbability] = []
 
-    async def whole(self) -> NativeCompletion:
-        """Wait for the answer."""
+    async def whole(self, ignored: Sequence[str]) -> NativeCompletion:
+        """Wait for the answer. llama-server has no place for warnings; the response's header names the fields."""
         texts: list[str] = []
         tokens: list[int] = []
         async for outputs in self._job.outputs():

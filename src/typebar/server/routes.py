@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from typebar.server import chat, completion, models, native, operations
-from typebar.server.exchange import Route as Handler
+from typebar.server.exchange import Handler
 from typebar.server.schema import chat as chat_schema
 from typebar.server.schema import completion as completion_schema
 from typebar.server.schema import models as models_schema

@@ -49,7 +49,7 @@ def event(value: object) -> bytes:
 async def stream(
     exchange: Exchange, job: Job, chunks: Chunks, *, ping: float, with_progress: bool, done: bytes = DONE
 ) -> None:
-    """Send a job's outputs as they come, and a comment after `ping` seconds of silence.
+    """Send a job's outputs as they come, and a comment before silence has lasted `ping` seconds.
 
     Several outputs that wait are sent together. An error that comes now is an event, since the status is sent.
     """
@@ -68,7 +68,8 @@ async def stream(
 async def _events(job: Job, chunks: Chunks, ping: float, with_progress: bool) -> AsyncIterator[bytes]:
     start = sent = perf_counter()
     processed = -1
-    async for outputs in job.outputs(PROGRESS_INTERVAL if with_progress else ping):
+    tick = PROGRESS_INTERVAL if with_progress else min(ping / 4, 1.0)
+    async for outputs in job.outputs(tick):
         data = []
         for index, output in outputs:
             chunks.tally.add(index, output)
@@ -79,7 +80,7 @@ async def _events(job: Job, chunks: Chunks, ping: float, with_progress: bool) ->
             if progress.processed != processed:
                 processed = progress.processed
                 data.append(event(chunks.progress(progress)))
-        if not data and now - sent >= ping:
+        if not data and now - sent + tick > ping:
             data.append(PING)
         if data:
             sent = now

@@ -37,6 +37,8 @@ from typebar.server.schema.chat import ChatRequest
 from typebar.server.schema.fields import read_fields
 from typebar.server.state import ServerState
 
+MAX_TURNS = 16  # of one connection that have not ended; its further frames wait
+
 _encode = msgspec.json.encode
 
 
@@ -53,7 +55,7 @@ class Turn:
             self.job.end("cancelled")
 
 
-class WebSocketRoute:
+class Conversations:
     """The route as an ASGI application."""
 
     def __init__(self, state: ServerState) -> None:
@@ -95,7 +97,7 @@ class Conversation:
             data = decode_json(text.encode())
             kind = data.pop("type", None)
             if kind == "chat":
-                self._start(data)
+                await self._start(data)
             elif kind == "stop":
                 self._stop()
             else:
@@ -103,8 +105,10 @@ class Conversation:
         except APIError as error:
             await self._frame("error", error.body())
 
-    def _start(self, data: dict[str, Any]) -> None:
+    async def _start(self, data: dict[str, Any]) -> None:
         self._stop()
+        while len(self._tasks) >= MAX_TURNS:  # interrupted ones whose prompts are still being made
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         self._turn = Turn()
         task = asyncio.create_task(self._answer(self._turn, data))
         self._tasks.add(task)
@@ -137,6 +141,7 @@ class Conversation:
         serving.check_model(fields.model, settings.strict_model)
         check_response_format(fields.response_format)
         params = chat_params(fields, serving.sampling)
+        serving.jobs.check_room()
         requests = sequence_requests(id, [await serving.prompter.chat(fields)], params)
         with serving.jobs.run(id, named, "websocket", requests, time_limit(fields, settings.request_timeout)) as job:
             turn.job = job
