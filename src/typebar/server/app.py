@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from typebar.server import pages
+from typebar.server.chat_page import ChatPage
 from typebar.server.errors import APIError
 from typebar.server.exchange import Endpoint, Exchange
 from typebar.server.exchange import Route as Handler
@@ -15,16 +16,16 @@ from typebar.server.routes import OPERATIONS
 from typebar.server.state import ServerState
 from typebar.server.websocket import WebSocketRoute as Conversations
 
-PAGES: tuple[tuple[str, Handler], ...] = (
-    ("/", pages.start_page),
-    ("/docs", pages.docs_page),
-    ("/openapi.json", pages.openapi_json),
-)
 
-
-def create_app(state: ServerState) -> ASGIApp:
+def create_app(state: ServerState, page: ChatPage | None = None) -> ASGIApp:
     """All routes over one state. Who may call them is the guard's affair."""
-    handlers: dict[str, dict[str, Handler]] = {path: {"GET": page} for path, page in PAGES}
+    page = page or ChatPage()
+    handlers: dict[str, dict[str, Handler]] = {
+        "/": {"GET": page.index},
+        "/assets/{name}": {"GET": page.asset},
+        "/docs": {"GET": pages.docs_page},
+        "/openapi.json": {"GET": pages.openapi_json},
+    }
     for operation in OPERATIONS:
         handlers.setdefault(operation.path, {})[operation.method] = operation.handler
     routes: list[BaseRoute] = [Route(_pattern(path), _Methods(state, methods)) for path, methods in handlers.items()]
@@ -33,8 +34,8 @@ def create_app(state: ServerState) -> ASGIApp:
 
 
 def _pattern(path: str) -> str:
-    """Names of models may hold slashes."""
-    return path.replace("/models/{id}", "/models/{id:path}")
+    """Names of models and files may hold slashes."""
+    return path.replace("/models/{id}", "/models/{id:path}").replace("/assets/{name}", "/assets/{name:path}")
 
 
 class _Methods:
