@@ -44,5 +44,5 @@ export default defineConfig({
     chunkSizeWarningLimit: 700,
   },
   server: { proxy: Object.fromEntries(['/v1', '/tokenize', '/health', '/metrics'].map((path) => [path, 'http://127.0.0.1:8000'])) },
-  test: { environment: 'happy-dom', include: ['test/**/*.test.{ts,tsx}'] },
+  test: { include: ['test/**/*.test.{ts,tsx}'] },
 } as Parameters<typeof defineConfig>[0])

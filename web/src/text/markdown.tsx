@@ -1,6 +1,7 @@
 import type { Token, Tokens } from 'marked'
 import type { ComponentChild, VNode } from 'preact'
 import { useMemo, useRef } from 'preact/hooks'
+import { t } from '../i18n'
 import { type Block, Blocks, blocksOf } from './blocks'
 import { CodeBlock } from './code'
 import { decodeEntities } from './entities'
@@ -87,7 +88,7 @@ function list(token: Tokens.List, key: number, isOpen: boolean): VNode {
 function table(token: Tokens.Table, key: number): VNode {
   const side = (index: number) => (token.align[index] ? `to-${token.align[index]}` : undefined)
   return (
-    <div class="table" key={key} tabIndex={0} role="group">
+    <div class="table" key={key} tabIndex={0} role="group" aria-label={t('table')}>
       <table>
         <thead>
           <tr>{token.header.map((cell, index) => <th key={index} scope="col" class={side(index)}>{inline(cell.tokens)}</th>)}</tr>

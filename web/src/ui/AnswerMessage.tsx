@@ -1,9 +1,9 @@
 import { t } from '../i18n'
 import type { Answer } from '../state/answer'
-import { continueAnswer, regenerate } from '../state/answers'
+import { regenerate } from '../state/answers'
 import { preferences } from '../state/preferences'
 import { branchOff } from '../state/transfers'
-import { canContinue, type Figures, type Message } from '../talk/message'
+import type { Figures, Message } from '../talk/message'
 import { statusLine } from '../talk/figures'
 import { Markdown } from '../text/markdown'
 import { AnswerPhase } from './AnswerPhase'
@@ -28,7 +28,7 @@ export function AnswerMessage({ message, live, isLast }: Props) {
       {live ? <AnswerPhase answer={live} /> : <Ending message={message} isLast={isLast} />}
       <div class="below">
         <FigureLine figures={live ? (live.phase.value === 'writing' ? live.figures.value! : undefined) : message.figures} />
-        {!live && message.text !== '' && <Actions message={message} isLast={isLast} />}
+        {!live && message.text !== '' && <Actions message={message} />}
       </div>
     </article>
   )
@@ -43,16 +43,13 @@ function FigureLine({ figures }: { figures: Figures | undefined }) {
   return <p class="figures" aria-label={t('figures.label')}>{statusLine(figures, words)}</p>
 }
 
-function Actions({ message, isLast }: { message: Message; isLast: boolean }) {
+function Actions({ message }: { message: Message }) {
   return (
     <div class="actions">
       <Branches message={message} />
       <CopyButton text={() => message.text} label={t('action.copyMarkdown')} />
       <IconButton icon="again" label={t('action.regenerate')} onClick={() => void regenerate(message)} />
       <IconButton icon="branch" label={t('action.branch')} onClick={() => void branchOff(message)} />
-      {isLast && canContinue(message) && (
-        <IconButton icon="go" label={t('action.continue')} onClick={() => void continueAnswer(message)} />
-      )}
     </div>
   )
 }

@@ -16,7 +16,6 @@ const PATHS = {
   more: 'M5.5 12h.01M12 12h.01M18.5 12h.01',
   settings: 'M4 7h9M17 7h3M4 17h3M11 17h9M13 4.8v4.4M7 14.8v4.4',
   search: 'M11 18a7 7 0 100-14 7 7 0 000 14zM16.2 16.2L20.5 20.5',
-  go: 'M7 5l11 7-11 7z',
 } as const
 
 export type IconName = keyof typeof PATHS
