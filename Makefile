@@ -13,6 +13,9 @@ chat: build
 build:
 	@$(SETUP) run
 
+page:
+	@$(PYTHON) tools/page.py
+
 test:
 	@$(SETUP) test && $(RUN) tools/check.py
 
@@ -23,6 +26,6 @@ format:
 	@$(SETUP) test && $(RUN) tools/check.py format
 
 clean:
-	rm -rf build dist src/typebar/*.so .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist src/typebar/*.so src/typebar/web web/node_modules .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: serve chat build test lint format clean
+.PHONY: serve chat build page test lint format clean

@@ -52,7 +52,7 @@ test('no paint ends inside a character', () => {
   const { pacer, paints } = paced()
   pacer.add('😀'.repeat(200))
   vi.advanceTimersByTime(3000)
-  for (const { text } of paints) expect(text.isWellFormed?.() ?? !/[\ud800-\udbff]$/.test(text)).toBe(true)
+  for (const { text } of paints) expect(text).not.toMatch(/[\ud800-\udbff]$/)
 })
 
 test('finish draws the rest at once, and nothing after', () => {

@@ -17,7 +17,7 @@ export function TopBar({ onList, onSettings, onServer }: Props) {
     <header class="top-bar">
       <IconButton icon="menu" label={t('list.open')} onClick={onList} class="narrow-only" />
       <h1>{open.value?.title ?? t('list.new')}</h1>
-      <button type="button" class={`server-chip ${reachability.value}`} onClick={onServer} title={t('server.title')}>
+      <button type="button" class={`server-chip ${reachability.value}`} onClick={onServer} title={t('server.title')} aria-label={`${t('server.title')}: ${serverName()}`}>
         <span class="dot" aria-hidden="true" />
         <span class="name">{serverName()}</span>
       </button>
