@@ -48,10 +48,16 @@ class ChatPage:
 
     async def asset(self, exchange: Exchange) -> None:
         """A file of the page. APIError 404 for anything but a file of a known type in the folder."""
-        path = self._assets / exchange.path["name"]
-        if path.suffix not in _TYPES or not path.resolve().is_relative_to(self._assets) or not path.is_file():
+        path = self._files().get(exchange.path["name"])
+        if path is None:
             raise APIError(404, "the page has no such file; it may be of another version: reload it", code="not_found")
         await _send(exchange, path, _FOREVER)
+
+    def _files(self) -> dict[str, Path]:
+        """By name. Only a name that is there is ever looked up, so no name can lead out of the folder."""
+        if not self._assets.is_dir():
+            return {}
+        return {path.name: path for path in self._assets.iterdir() if path.suffix in _TYPES and not path.is_symlink()}
 
 
 async def _send(exchange: Exchange, path: Path, cache_control: str) -> None:
