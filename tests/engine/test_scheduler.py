@@ -1,3 +1,4 @@
+import random
 from itertools import count
 
 import numpy as np
@@ -111,6 +112,35 @@ class Traffic(RuleBasedStateMachine):
 
 TestTraffic = Traffic.TestCase
 TestTraffic.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_and_blocks_stay_right_while_requests_throw_each_other_out(seed):
+    """Short prompts with long answers, salted, unshared and ordinary, for whom 12 blocks are always too few."""
+    chance = random.Random(seed)
+    scheduler, cache = make(blocks=12, max_num_seqs=6, max_step_tokens=40, max_model_len=160)
+    alive, thrown_out, reused = [], set(), 0
+    for _ in range(1500):
+        while len(alive) < 8:
+            prompt = [chance.randrange(VOCABULARY)] * chance.choice([1, 16, 20]) + [seed % VOCABULARY, 0]
+            salt, share = chance.choice([None, None, "a"]), chance.random() < 0.8
+            new = request(prompt, chance.randrange(40, 140), 160, cache_prompt=share, cache_salt=salt)
+            scheduler.add(new)
+            alive.append(new)
+        if chance.random() < 0.05:
+            gone = alive.pop(chance.randrange(len(alive)))
+            scheduler.remove(gone)
+            scheduler.check()
+        for done in step(scheduler, cache):
+            alive.remove(done)
+            assert answer(done) == solo_answer(done.tokens[: done.prompt_length].tolist(), done.num_output, VOCABULARY)
+            reused += done.cached_tokens
+        scheduler.check()
+        thrown_out |= {(one.params.cache_prompt, one.params.cache_salt) for one in scheduler.waiting if one.preemptions}
+    assert scheduler.num_preemptions > 20 and reused
+    assert {share for share, _ in thrown_out} == {True, False} and {salt for _, salt in thrown_out} == {None, "a"}
+    run_all(scheduler, cache)
+    assert scheduler.cache.num_available == 12
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33, 48])
@@ -308,3 +338,12 @@ def test_request_that_can_never_fit_is_refused():
     scheduler, _ = make(blocks=4)
     with pytest.raises(ValueError, match="do not fit the KV cache of 4 blocks"):
         scheduler.add(request([0] * 50, max_tokens=50))
+
+
+def test_prompts_get_as_long_as_decoding_where_that_takes_the_whole_step() -> None:
+    pace = Pace(step_ms=60, max_step_tokens=512)
+    pace.measured(8, 0, 200.0)
+    pace.measured(0, 100, 100.0)
+    tokens = pace.prefill_budget(8)
+    assert abs(tokens * pace.prefill_ms - 200) <= MIN_CHUNK * pace.prefill_ms
+    assert tokens > 4 * MIN_CHUNK

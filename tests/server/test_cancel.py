@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -202,6 +203,16 @@ def test_cancel_by_the_callers_id_ends_a_whole_answer(server: ServerProcess, mom
         seat.close()
 
 
+def test_callers_id_may_be_any_visible_text(server: ServerProcess) -> None:
+    for id in ("tenant/7", "a+b", "100%?#", "../../health"):
+        answer = Answer(server, endless(), {"X-Request-Id": id})
+        eventually(lambda: server.metric("vllm:num_requests_running") == 1)
+        response = server.post(f"/v1/requests/{quote(id, safe='')}/cancel")
+        assert response.status_code == 200 and response.json() == {"id": id, "cancelled": 1}
+        assert answer.get().headers["x-request-id"] == id
+        server.wait_until_idle()
+
+
 def test_cancel_reaches_every_request_with_that_id_and_only_them(server: ServerProcess) -> None:
     answers = [Answer(server, endless(text=f"q{n}"), {"X-Request-Id": "shared"}) for n in range(2)]
     other = Answer(server, endless(max_tokens=5000), {"X-Request-Id": "other"})
@@ -283,6 +294,19 @@ def test_reader_that_stalls_is_cut_and_harms_nobody(impatient: ServerProcess, pa
     assert peak - before < 96 << 20
     assert b"[DONE]" not in stalled.read_all()
     stalled.close()
+
+
+def test_queue_of_one_answer_is_bounded_however_patient_the_server(long_path: Path) -> None:
+    """No write timeout here: the outputs that nobody takes are counted, and at 8192 the answer ends."""
+    with running(long_path, "--max-model-len", str(CONTEXT), "--write-timeout", "600", "--drain", "0") as server:
+        before = memory(server)
+        body = endless(stream=True, n=8, logprobs=True, top_logprobs=20)
+        stalled = RawClient(server, CHAT, body, receive_buffer=4096)
+        eventually(lambda: ended(server, "overflow") == 8, 90)
+        server.wait_until_idle(10)
+        assert 8192 <= generated(server) < 8 * CONTEXT / 2
+        assert memory(server) - before < 256 << 20
+        stalled.close()
 
 
 def test_server_side_time_limit_holds_for_everybody(long_path: Path) -> None:

@@ -45,7 +45,10 @@ def test_prompt_over_the_context_is_refused_with_both_numbers(
         response = tiny_server.post(route, {**request, "stream": stream})
         assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
         error = response.json()["error"]
-    assert error["code"] == "context_length_exceeded"
+    assert (error["code"], error["param"]) == (
+        "context_length_exceeded",
+        "messages" if "messages" in request else "prompt",
+    )
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (length, CONTEXT)
     assert str(length) in error["message"]
     assert str(CONTEXT) in error["message"]
@@ -176,17 +179,43 @@ def test_text_that_cannot_fit_is_refused_before_it_is_read(tiny_server: ServerPr
         for path, fields in ((CHAT, {"messages": user("a" * 5_000_000)}), (COMPLETION, {"prompt": "a" * 5_000_000})):
             error = tiny_server.post(path, fields).json()["error"]
             assert (error["code"], error["n_ctx"]) == ("context_length_exceeded", CONTEXT)
+            assert "at least" in error["message"]
     assert max(seconds) < 5
 
 
 def test_many_small_messages_are_bounded_too(tiny_server: ServerProcess) -> None:
     with health_is_watched(tiny_server) as seconds:
-        response = tiny_server.post(CHAT, {"messages": user("a") * 60_000})
+        response = tiny_server.post(CHAT, {"messages": user("a") * 20_000})
         assert response.status_code in (400, 413), response.text
     assert max(seconds) < 5
     assert tiny_server.post(CHAT, {"messages": user("a") * 50, "max_tokens": 1}).status_code == 200
 
 
+def test_any_number_of_unknown_fields_is_listed_shortly(tiny_server: ServerProcess) -> None:
+    unknown = {f"field_{number}": 1 for number in range(300_000)}
+    with health_is_watched(tiny_server) as seconds:
+        response = tiny_server.post(CHAT, {"messages": user("a"), "max_tokens": 1, **unknown})
+    assert response.status_code == 200
+    assert len(response.json()["warnings"]) == 20
+    assert len(response.headers["x-typebar-ignored"]) < 2000
+    assert max(seconds) < 5
+
+
+def test_pieces_of_a_long_text(tiny_server: ServerProcess) -> None:
+    with health_is_watched(tiny_server) as seconds:
+        fields = {"content": "hello world " * 40_000, "with_pieces": True, "return_token_strs": True}
+        value = tiny_server.post("/tokenize", fields).json()
+    assert "".join(piece["piece"] for piece in value["tokens"]) == "".join(value["token_strs"]) == fields["content"]
+    assert max(seconds) < 5
+
+
 def test_server_answers_as_before(coder_server: ServerProcess) -> None:
     """After all that: a greedy answer that is known."""
     assert coder_server.chat("Say only: hello", max_tokens=8)["choices"][0]["message"]["content"].lower()[:5] == "hello"
+
+
+def test_text_of_any_length_is_cut_where_that_is_asked_for(tiny_server: ServerProcess) -> None:
+    body = {"prompt": "0123456789" * 60_000, "max_tokens": 1, "truncate_prompt_tokens": 20}
+    response = tiny_server.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["prompt_tokens"] == 20

@@ -304,6 +304,13 @@ def wait_for_port(port: int, seconds: float = 60) -> None:
             time.sleep(0.02)
 
 
+def test_turn_can_be_cancelled_over_http(server: ServerProcess, socket: ClientConnection) -> None:
+    send(socket, chat("elsewhere", max_tokens=CONTEXT))
+    id = read_until(socket, "delta")[0]["id"]
+    assert server.post(f"/v1/requests/{id}/cancel").json()["cancelled"] == 1
+    assert read_until(socket, "done")[-1]["choices"][0]["stop_reason"] == "cancelled"
+
+
 def test_log_line_of_a_turn_names_its_route(server: ServerProcess, socket: ClientConnection) -> None:
     _, done = ask(socket, chat("log me"))
     assert re.search(rf"{re.escape(done['id'])} websocket: .* length", server.log)

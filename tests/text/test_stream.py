@@ -61,6 +61,12 @@ def test_cut_inside_a_character_is_still_utf8(coder: Tokenizer, count: int) -> N
     assert "\ufffd" not in "".join(pieces[:-1])
 
 
+def test_unfinished_character_of_an_answer_that_was_cut_is_left_out(coder: Tokenizer) -> None:
+    stream = TextStream(coder, ["END"])
+    assert "".join(map(stream.feed, coder.encode("EN"))) == "" == stream.feed(82912)  # half of 龘
+    assert stream.finish(cut=True) == "EN"
+
+
 def test_bytes_of_tokens_join_to_the_text(coder: Tokenizer) -> None:
     stream, raw, text = TextStream(coder), b"", ""
     for id in [*coder.encode("龘①汉字"), IM_END]:

@@ -206,6 +206,24 @@ def test_64_threads(coder: Tokenizer) -> None:
         assert all(ids == expected for ids in pool.map(work, range(64)))
 
 
+def test_other_threads_run_while_a_long_text_is_encoded(coder: Tokenizer) -> None:
+    ticks = 0
+    over = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not over.wait(0.002):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    coder.encode("hello world " * 80_000)  # 200 ms and more
+    found = ticks
+    over.set()
+    thread.join()
+    assert found > 10
+
+
 def test_nul_and_lone_surrogates(coder: Tokenizer) -> None:
     assert coder.decode(coder.encode("a\0b")) == "a\0b"
     assert coder.decode(coder.encode("a\ud800b")) == "a\ufffdb"

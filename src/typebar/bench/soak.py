@@ -254,8 +254,8 @@ class Soak:
 
     def _note_latencies(self, reply: Reply) -> None:
         latencies = self.findings.latencies
-        latencies.first_byte.append(reply.ttfb)
-        if len(reply.arrivals) > 1:
+        if len(reply.arrivals) > 1:  # a plain answer comes at once
+            latencies.first_byte.append(reply.ttfb)
             latencies.first_text.append(reply.ttft)
             latencies.gap.extend(reply.gaps)
 

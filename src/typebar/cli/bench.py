@@ -54,9 +54,9 @@ def soak(
     _require_extra()
     from rich.console import Console
 
+    from typebar.bench.mix import Mix
     from typebar.bench.process import ServerProcess, free_port, serve_command
     from typebar.bench.report import as_json, print_report
-    from typebar.bench.mix import Mix
     from typebar.bench.verdict import problems
 
     mix = Mix(

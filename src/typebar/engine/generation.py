@@ -70,7 +70,7 @@ class Generation:
 
     def end(self, reason: FinishReason, error: str | None = None) -> Output:
         """The last output of a request that is ended from outside."""
-        return Output(self.request.id, self.text.finish(), (), (), reason, None, self.summary(error))
+        return Output(self.request.id, self.text.finish(cut=True), (), (), reason, None, self.summary(error))
 
     def summary(self, error: str | None = None) -> Summary:
         request = self.request

@@ -15,12 +15,13 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class ContextLengthError(TypebarError, ValueError):
-    """A prompt does not fit the context. Has both numbers, in tokens."""
+    """A prompt does not fit the context. Has both numbers, in tokens; `at_least`: of the prompt a lower bound."""
 
-    def __init__(self, prompt_tokens: int, max_model_len: int) -> None:
+    def __init__(self, prompt_tokens: int, max_model_len: int, at_least: bool = False) -> None:
+        count = f"at least {prompt_tokens}" if at_least else prompt_tokens
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens, and the context of {max_model_len} tokens must hold it and at "
-            "least one token of the answer: shorten the prompt or raise max_model_len (--max-model-len)"
+            f"the prompt has {count} tokens, and the context of {max_model_len} tokens must hold it and at least one "
+            "token of the answer: shorten the prompt or raise max_model_len (--max-model-len)"
         )
         self.prompt_tokens = prompt_tokens
         self.max_model_len = max_model_len

@@ -56,9 +56,11 @@ class Pace:
     def prefill_budget(self, num_decoding: int) -> int:
         """Prompt tokens that keep a step within step_ms beside that many decoding requests; at least MIN_CHUNK.
 
-        With nobody to wait for them, steps may be longer, since bigger chunks use the processor better.
+        Where decoding alone takes most of that, prompts get as long as it does: a step at most doubles, and they do not
+        starve. With nobody to wait for them steps may be longer, since bigger chunks use the processor better.
         """
-        time = max(0.0, self.step_ms - self.decode_ms) if num_decoding else ALONE_FACTOR * self.step_ms
+        beside = max(self.step_ms - self.decode_ms, self.decode_ms)
+        time = beside if num_decoding else ALONE_FACTOR * self.step_ms
         chunk = int(time / self.prefill_ms) // MIN_CHUNK * MIN_CHUNK
         return min(max(chunk, MIN_CHUNK), self.max_step_tokens - num_decoding)
 

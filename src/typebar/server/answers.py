@@ -116,7 +116,10 @@ def finish(job: Job, output: Output) -> tuple[chat.FinishReason, str | int | Non
 def shown_logprobs(
     output: Output, params: SamplingParams, tokenizer: Tokenizer
 ) -> Iterator[tuple[TokenLogprob, bytes]]:
-    """Log-probabilities of the tokens whose text is in the answer, with their bytes: no end tokens, no hidden ones."""
+    """Log-probabilities of the tokens drawn, with their bytes: no end tokens, no hidden ones.
+
+    Those of a stop string, whose text is left out, are among them.
+    """
     ended_by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
     for index, entry in enumerate(output.logprobs):
         is_end = ended_by_token and index == len(output.logprobs) - 1

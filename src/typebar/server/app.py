@@ -34,8 +34,8 @@ def create_app(state: ServerState, page: ChatPage | None = None) -> ASGIApp:
 
 
 def _pattern(path: str) -> str:
-    """Names of models and files may hold slashes."""
-    return path.replace("/models/{id}", "/models/{id:path}").replace("/assets/{name}", "/assets/{name:path}")
+    """Names of models and ids of callers may hold slashes."""
+    return path.replace("{id}", "{id:path}")
 
 
 class _Methods:

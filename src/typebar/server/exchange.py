@@ -35,6 +35,11 @@ _EVENT_STREAM = {
 }
 
 
+def caller_id(text: object) -> str | None:
+    """An id that a client chose, None where it is none that can be echoed: up to 128 visible ASCII characters."""
+    return text if isinstance(text, str) and _CALLER_ID.fullmatch(text) else None
+
+
 class Exchange:
     """What a route reads of its request, and how it answers. The response starts once."""
 
@@ -44,8 +49,7 @@ class Exchange:
         self.headers = Headers(scope=scope)
         self.query = QueryParams(scope["query_string"])
         self.path: Mapping[str, Any] = scope.get("path_params", {})
-        caller_id = self.headers.get("x-request-id", "")
-        self.caller_id = caller_id if _CALLER_ID.fullmatch(caller_id) else None
+        self.caller_id = caller_id(self.headers.get("x-request-id"))
         self.request_id = uuid4().hex
         self.ignored: Sequence[str] = ()  # fields of the request without meaning here
         self.prompt_field = "prompt"  # of the request, for what is wrong with the prompt as a whole
@@ -140,8 +144,8 @@ def api_error(error: Exception, prompt_field: str) -> APIError:
     match error:
         case APIError():
             return error
-        case ContextLengthError():
-            return APIError(400, str(error), param=prompt_field, code="context_length_exceeded",
+        case ContextLengthError():  # LiteLLM and LangChain know it by its first words
+            return APIError(400, f"prompt is too long: {error}", param=prompt_field, code="context_length_exceeded",
                             n_prompt_tokens=error.prompt_tokens, n_ctx=error.max_model_len)  # fmt: skip
         case ParameterError():
             field = {"prompt_token_ids": prompt_field}.get(error.field, error.field)

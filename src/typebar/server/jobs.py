@@ -66,8 +66,11 @@ class Job:
             self._jobs.engine.abort(id)
 
     def give_up(self, reason: EndReason) -> None:
-        """End without waiting for the engine, which does not answer."""
+        """End without waiting for the engine, which does not answer, whatever it was told before."""
+        if self.is_done:
+            return
         self.end(reason)
+        self.ended_by = reason
         self._unfinished.clear()
         self._ready.set()
 
@@ -191,7 +194,8 @@ class Jobs:
     ) -> Iterator[Job]:
         """Start a job and end it with the block, after `timeout` seconds at the latest.
 
-        Raises APIError: 400 for what the engine refuses, 429 where too many wait, 503 where the server is stopping.
+        Raises APIError: 400 for what the engine refuses and for more than ever fits, 429 where too many wait, 503 where
+        the server is stopping.
         """
         self._admit(len(requests))
         job = Job(self, id, caller_id, route, requests)
@@ -229,6 +233,14 @@ class Jobs:
         if self.draining:
             raise APIError(503, "the server is stopping; send the request again later", code="server_shutdown",
                            headers={"Retry-After": "5"})  # fmt: skip
+        if count > self._limit:
+            raise APIError(
+                400,
+                f"this server takes at most {self._limit} answers (prompts times n) at a time; ask for fewer, or start "
+                "it with a larger --max-queue",
+                param="n",
+                code="invalid_value",
+            )
         if self.num_sequences + count > self._limit:
             self.on_reject()
             raise APIError(

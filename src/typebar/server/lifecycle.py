@@ -19,6 +19,7 @@ from typebar.errors import TypebarError
 from typebar.model.download import resolve_model
 from typebar.model.load import load_model
 from typebar.server.app import create_app
+from typebar.server.engine import Engine
 from typebar.server.guard import guarded
 from typebar.server.http_protocol import http_protocol, websocket_protocol
 from typebar.server.local import LocalEngine
@@ -30,7 +31,7 @@ from typebar.server.state import ServerState
 log = logging.getLogger("typebar.server")
 
 WATCH_INTERVAL = 0.5  # seconds between looks at the engine
-LAST_WORDS = 5.0  # seconds for connections to take their last bytes
+LAST_WORDS = 5.0  # seconds for connections to take their last bytes, and for the engine to end
 
 
 def serve(settings: ServerSettings) -> int:
@@ -42,27 +43,31 @@ def serve(settings: ServerSettings) -> int:
         log.warning("prompts and answers are written to the log (--log-prompts)")
     sockets = bind(settings.host, settings.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Lifecycle(settings, sockets).run())
+        return runner.run(Lifecycle(settings, sockets).run())
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
     """Listening sockets for every address of `host`. TypebarError where one cannot be had."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise TypebarError(f"--host {host}: {error.strerror}") from error
+        found = dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS cannot hold
+        raise TypebarError(f"--host {host}: {getattr(error, 'strerror', error)}") from error
     sockets: list[socket.socket] = []
-    for family, _, _, _, address in dict.fromkeys(found):
+    problem = OSError()
+    for family, _, _, _, address in found:
         if sockets and not port:  # the same free port for all addresses
             address = (address[0], sockets[0].getsockname()[1], *address[2:])
         try:
             sockets.append(_listen(family, address))
         except OSError as error:
-            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(dict.fromkeys(found)) > 1:
+            problem = error
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 continue  # localhost often has an IPv6 name without an IPv6 address
-            for opened in sockets:
-                opened.close()
-            raise TypebarError(_bind_problem(host, port, error)) from error
+            while sockets:
+                sockets.pop().close()
+            break
+    if not sockets:
+        raise TypebarError(_bind_problem(host, port, problem)) from problem
     return sockets
 
 
@@ -97,7 +102,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Lifecycle:
+class Lifecycle:
+    """One server: its settings, its listening sockets, and what it came to."""
+
     def __init__(self, settings: ServerSettings, sockets: list[socket.socket]) -> None:
         self.settings = settings
         self.sockets = sockets
@@ -141,9 +148,17 @@ class _Lifecycle:
             await serving
             if self.state.serving is not None:
                 self.state.serving.prompter.close()
-                await loop.run_in_executor(None, self.state.serving.engine.close)
+                await self._close(self.state.serving.engine)
         log.info("stopped")
         return self.exit_code
+
+    async def _close(self, engine: Engine) -> None:
+        """End the engine. One that hangs in a step would keep the interpreter from ending too: it is left behind."""
+        closing = asyncio.get_running_loop().run_in_executor(None, engine.close)
+        done, _ = await asyncio.wait([closing], timeout=LAST_WORDS)
+        if not done:
+            log.critical("the engine does not end; stopped without it")
+            os._exit(1)
 
     async def _load(self) -> None:
         start = perf_counter()
@@ -182,6 +197,8 @@ class _Lifecycle:
         await self._wait_for_jobs(self.settings.drain)
         jobs.end_all("shutdown")
         await self._wait_for_jobs(LAST_WORDS)
+        for job in jobs:  # the engine does not answer
+            job.give_up("shutdown")
 
     async def _wait_for_jobs(self, seconds: float) -> None:
         assert self.state.serving is not None
@@ -204,7 +221,8 @@ class _Lifecycle:
                 return
             stats = serving.engine.stats()
             now = perf_counter()
-            if stats.steps != steps or not (stats.running or stats.waiting):
+            has_work = stats.running or stats.waiting or serving.jobs.num_sequences
+            if stats.steps != steps or not has_work:
                 steps, since = stats.steps, now
             is_stalled = bool(self.settings.stall_timeout) and now - since > self.settings.stall_timeout
             if is_stalled and not self.state.stalled:

@@ -34,7 +34,7 @@ class LocalEngine:
         self._worker = Worker(Engine(model))
         self._mailbox: _Mailbox | None = None
         self._info = ModelInfo(
-            name=model.name,
+            name=model.name.removesuffix(".gguf"),
             path=str(model.path),
             architecture=model.spec.architecture,
             created=int(time.time()),

@@ -58,14 +58,16 @@ async def tokenize(exchange: Exchange) -> None:
             len(text),
             lambda: tokenizer.encode(text, parse_special=fields.parse_special, add_special=add_special),
         )
-    await exchange.json(
-        Tokens(
+
+    def answer() -> Tokens:
+        return Tokens(
             tokens=[_piece(tokenizer, id) for id in tokens] if fields.with_pieces else tokens,
             count=len(tokens),
             max_model_len=serving.engine.info.max_model_len,
             token_strs=[token_text(tokenizer, id) for id in tokens] if fields.return_token_strs else UNSET,
         )
-    )
+
+    await exchange.json(await serving.prompter.run(len(tokens), answer))
 
 
 async def detokenize(exchange: Exchange) -> None:

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from typebar import __version__
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
+from typebar.errors import TypebarError
 from typebar.server import sse
 from typebar.server.answers import Tally, shown_logprobs, timings, token_text
 from typebar.server.errors import APIError
@@ -39,6 +40,8 @@ async def completion(exchange: Exchange) -> None:
     """Continue one text, in one piece or as a stream."""
     serving = exchange.ready()
     fields, exchange.ignored = read_fields(await exchange.read(), NativeRequest)
+    if fields.seed == -1:  # llama-server's word for none
+        fields.seed = None
     max_tokens = fields.n_predict if fields.n_predict is not None else fields.max_tokens
     params = sampling_params(
         fields, DEFAULTS, max_tokens=None if max_tokens == -1 else max_tokens, logprobs=fields.n_probs or None
@@ -71,7 +74,7 @@ async def props(exchange: Exchange) -> None:
             model_path=info.path,
             model_alias=serving.name,
             chat_template=template,
-            chat_template_caps={"supports_tools": False, "supports_system_role": "system" in template},
+            chat_template_caps={"supports_tools": False, "supports_system_role": _takes_system(serving)},
             modalities={"vision": False, "audio": False},
             build_info=f"typebar {__version__}",
         )
@@ -183,7 +186,7 @@ class NativeAnswer:
             tokens_cached=times.cache_n,
             truncated=False,
             has_new_line=self._has_new_line,
-            generation_settings=_settings(self._params),
+            generation_settings=_settings(self._job.requests[0].params),  # with the seed that was taken
             timings=times,
             completion_probabilities=shown,
         )
@@ -215,6 +218,15 @@ class NativeAnswer:
         return NativeTopProbability(
             id=token, token=token_text(self._tokenizer, token), bytes=list(data), logprob=logprob
         )
+
+
+def _takes_system(serving: Serving) -> bool:
+    """Whether the chat template takes a system message: a few refuse it."""
+    try:
+        serving.engine.chat_template().render([{"role": "system", "content": ""}, {"role": "user", "content": ""}])
+    except TypebarError:
+        return False
+    return True
 
 
 def _settings(params: SamplingParams) -> dict[str, Any]:

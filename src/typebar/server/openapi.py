@@ -10,8 +10,47 @@ from typing import Any
 import msgspec
 
 from typebar import __version__
+from typebar.engine.params import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from typebar.server.routes import OPERATIONS, Operation
 from typebar.server.schema.models import Error
+
+_COUNT = {"integer": {"minimum": 1}}
+_PENALTY = {"number": {"minimum": -2, "maximum": 2}}
+_REPETITION = {"number": {"minimum": 0.01, "maximum": 100}}
+_SHARE = {"number": {"exclusiveMinimum": 0, "maximum": 1}}
+_ALTERNATIVES = {"integer": {"minimum": 0, "maximum": MAX_LOGPROBS}}
+_SECONDS = {"number": {"minimum": 0}}
+# What SamplingParams and the routes check beyond types: by field and type.
+RANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "temperature": {"number": {"minimum": 0}},
+    "top_p": _SHARE,
+    "top_k": {"integer": {"minimum": -1}},
+    "min_p": {"number": {"minimum": 0, "maximum": 1}},
+    "repetition_penalty": _REPETITION,
+    "repeat_penalty": _REPETITION,
+    "frequency_penalty": _PENALTY,
+    "presence_penalty": _PENALTY,
+    "logit_bias": {
+        "object": {
+            "propertyNames": {"pattern": "^[0-9]+$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+        },
+    },
+    "seed": {"integer": {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}},
+    "n": {"integer": {"minimum": 1, "maximum": MAX_CHOICES}},
+    "max_tokens": _COUNT,
+    "max_completion_tokens": _COUNT,
+    "n_predict": {"integer": {"minimum": -1, "not": {"const": 0}}},
+    "min_tokens": {"integer": {"minimum": 0}},
+    "stop": {"string": {"maxLength": MAX_STOP_CHARACTERS}, "array": {"maxItems": MAX_STOP_STRINGS}},
+    "stop_token_ids": {"array": {"items": {"type": "integer", "minimum": 0}}},
+    "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
+    "top_logprobs": _ALTERNATIVES,
+    "logprobs": _ALTERNATIVES,
+    "n_probs": _ALTERNATIVES,
+    "max_time": _SECONDS,
+    "t_max_predict_ms": _SECONDS,
+}
 
 _GUARD = (400, 401, 403, 421)  # what any route may answer before it is reached: server.guard
 REF = "#/components/schemas/{name}"
@@ -36,7 +75,7 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {name: _nullable(name, schema) for name, schema in components.items()},
+            "schemas": {name: _request(name, schema) for name, schema in components.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -51,7 +90,7 @@ def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
     kinds = ("text/plain", "application/openmetrics-text") if operation.text else ("application/json",)
     content = {kind: {"schema": schema} for kind in kinds}
     if operation.chunks:
-        content["text/event-stream"] = {"schema": {"type": "string", "description": _events(operation)}}
+        content["text/event-stream"] = {"schema": _event([schema_of[kind] for kind in (*operation.chunks, Error)])}
     described: dict[str, Any] = {
         "operationId": f"{operation.method.lower()}{re.sub(r'[^A-Za-z0-9]+', '_', operation.path)}".rstrip("_"),
         "summary": (inspect.getdoc(operation.handler) or "").split("\n")[0],
@@ -87,23 +126,34 @@ def _error(status: int, schema: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-def _events(operation: Operation) -> str:
-    kinds = " or, at the end, ".join(kind.__name__ for kind in operation.chunks)
-    return f"With `stream`: events whose data is a {kinds} as JSON, or an Error."
+def _event(kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    """One event of a stream."""
+    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": kinds}}
+    return {
+        "description": "With `stream`: each event. The last is [DONE], but for /completion.",
+        "type": "object",
+        "properties": {"data": {"type": "string", "if": {"const": "[DONE]"}, "else": data}},
+        "required": ["data"],
+    }
 
 
-def _nullable(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A request's optional fields may be null, which counts as absent, also where the struct has a plain default."""
+def _request(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a request with the ranges of its fields. Optional ones may be null, which counts as absent, also
+    where the struct has a plain default."""
     if not name.endswith("Request"):
         return schema
-    required = set(schema.get("required", ()))
+    required = schema.get("required", ())
     properties = {
-        field: value if field in required or "anyOf" in value or "type" not in value else _or_null(value)
+        field: value if field in required else _field(field, value)
         for field, value in schema.get("properties", {}).items()
     }
     return {**schema, "properties": properties}
 
 
-def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    default = {"default": schema["default"]} if "default" in schema else {}
-    return {"anyOf": [{key: value for key, value in schema.items() if key != "default"}, {"type": "null"}], **default}
+def _field(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    default = schema.pop("default", None)
+    options = schema.get("anyOf", [schema] if schema else [])
+    ranged = [{**option, **RANGES.get(name, {}).get(option.get("type"), {})} for option in options]
+    if ranged and {"type": "null"} not in ranged:
+        ranged.append({"type": "null"})
+    return {**({"anyOf": ranged} if ranged else {}), "default": default}

@@ -15,6 +15,7 @@ async def health(exchange: Exchange) -> None:
 
 
 async def version(exchange: Exchange) -> None:
+    """The version of typebar."""
     await exchange.json(Version(version=__version__))
 
 

@@ -40,7 +40,7 @@ class Prompter:
         """The prompt of a conversation. APIError or MessageError where it is none."""
         arguments = chat_arguments(fields)
         size = count_chars(fields.messages)
-        self._check_size(size)
+        self._check_size(size, fields.truncate_prompt_tokens)
         template = self._engine.chat_template()
         ids = await self.run(size, lambda: template.encode(**arguments))
         return truncated(ids, fields.truncate_prompt_tokens, self._engine.info.max_model_len)
@@ -49,7 +49,7 @@ class Prompter:
         """The prompts of a completion: a text, token ids, or a list of either. Control tokens in texts are read."""
         prompts = _separate(prompt)
         size = sum(len(one) for one in prompts)
-        self._check_size(max(len(one) if isinstance(one, str) else 0 for one in prompts))
+        self._check_size(max(len(one) if isinstance(one, str) else 0 for one in prompts), truncate)
         ids = await self.run(size, lambda: [self._encode(one, add_special) for one in prompts])
         return [truncated(one, truncate, self._engine.info.max_model_len) for one in ids]
 
@@ -64,11 +64,11 @@ class Prompter:
                 ids.append(part)
         return ids
 
-    def _check_size(self, chars: int) -> None:
+    def _check_size(self, chars: int, truncate: int | None) -> None:
         """Refuse what cannot fit before it is tokenized."""
         limit = self._engine.info.max_model_len
-        if chars > limit * MAX_TOKEN_BYTES:
-            raise ContextLengthError(chars // MAX_TOKEN_BYTES, limit)
+        if truncate is None and chars > limit * MAX_TOKEN_BYTES:
+            raise ContextLengthError(chars // MAX_TOKEN_BYTES, limit, at_least=True)
 
 
 def chat_arguments(fields: ChatRequest) -> dict[str, Any]:

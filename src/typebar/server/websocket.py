@@ -1,13 +1,14 @@
 """WS /v1/ws: one long connection for many turns, in JSON frames.
 
-    client → {"type": "chat", "messages": […], …the fields of /v1/chat/completions}
+    client → {"type": "chat", "messages": […], "request_id", …the fields of /v1/chat/completions}
              {"type": "stop"}
-    server → {"type": "start", "id", "model"}
+    server → {"type": "start", "id", "model", "request_id"}
              {"type": "progress", "id", "total", "cache", "processed", "time_ms"}    with return_progress
              {"type": "delta", "id", "index", "text"}
              {"type": "done", "id", "choices": [{"index", "finish_reason", "stop_reason"}], "usage", "timings"}
-             {"type": "error", "id", "error": {…}}
+             {"type": "error", "id", "request_id", "error": {…}}
 
+A request_id, where the client gives one, ties an answer to its chat, and cancels it under /v1/requests.
 A chat that comes while one is answered interrupts it: the old one sends no more text, only its `done`.
 """
 
@@ -28,7 +29,7 @@ from typebar.server.body import decode_json
 from typebar.server.chat import chat_params
 from typebar.server.client import ClientGone, timed_send
 from typebar.server.errors import APIError
-from typebar.server.exchange import api_error
+from typebar.server.exchange import api_error, caller_id
 from typebar.server.jobs import PROGRESS_INTERVAL, Job
 from typebar.server.sampling import check_response_format, sequence_requests, time_limit
 from typebar.server.schema.chat import ChatRequest
@@ -119,14 +120,16 @@ class Conversation:
 
     async def _answer(self, turn: Turn, data: dict[str, Any]) -> None:
         id = f"chatcmpl-{uuid4().hex}"
+        named = caller_id(data.pop("request_id", None))
+        echo = {} if named is None else {"request_id": named}
         try:
-            await self._generate(turn, id, data)
+            await self._generate(turn, id, named, data)
         except ClientGone:
             raise
         except Exception as error:
-            await self._frame("error", {"id": id, **api_error(error, "messages").body()})
+            await self._frame("error", {"id": id, **echo, **api_error(error, "messages").body()})
 
-    async def _generate(self, turn: Turn, id: str, data: dict[str, Any]) -> None:
+    async def _generate(self, turn: Turn, id: str, named: str | None, data: dict[str, Any]) -> None:
         settings = self._state.settings
         serving = self._state.ready()
         fields, ignored = read_fields(data, ChatRequest)
@@ -134,12 +137,16 @@ class Conversation:
         check_response_format(fields.response_format)
         params = chat_params(fields, serving.sampling)
         requests = sequence_requests(id, [await serving.prompter.chat(fields)], params)
-        with serving.jobs.run(id, None, "websocket", requests, time_limit(fields, settings.request_timeout)) as job:
+        with serving.jobs.run(id, named, "websocket", requests, time_limit(fields, settings.request_timeout)) as job:
             turn.job = job
             if turn.is_stopped:
                 job.end("cancelled")
-            start = {"id": id, "model": serving.name}
-            await self._frame("start", {**start, "ignored": ignored} if ignored else start)
+            start: dict[str, Any] = {"id": id, "model": serving.name}
+            if named is not None:
+                start["request_id"] = named
+            if ignored:
+                start["ignored"] = ignored
+            await self._frame("start", start)
             tally = Tally(job, params.n)
             await self._deltas(turn, job, tally, fields.return_progress)
             tally.check_end()

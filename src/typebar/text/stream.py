@@ -42,9 +42,13 @@ class TextStream:
         self.last_bytes = b"" if token_id in self._hidden else self._tokenizer.token_bytes(token_id)
         return self._release(self._decoder.decode(self.last_bytes))
 
-    def finish(self) -> str:
-        """The text still held, to be sent at the end of the sequence; an incomplete character becomes U+FFFD."""
-        text = self._release(self._decoder.decode(b"", final=True)) + self._held
+    def finish(self, *, cut: bool = False) -> str:
+        """The text still held, to be sent at the end of the sequence; an incomplete character becomes U+FFFD.
+
+        `cut`: the sequence was ended from outside, so that its last character is only unfinished: it is left out.
+        """
+        rest = "" if cut else self._decoder.decode(b"", final=True)
+        text = self._release(rest) + self._held
         self._held = ""
         return text
 

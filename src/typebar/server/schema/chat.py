@@ -22,13 +22,13 @@ _CONTENT = {
                 "required": ["type", "text"],
             },
         },
-        {"type": "null"},
-    ]
+    ],
+    "description": "Only beside tool_calls it may be missing.",
 }
 _MESSAGE = {
     "type": "object",
     "properties": {"role": {"enum": list(ROLES)}, "content": _CONTENT, "name": {"type": ["string", "null"]}},
-    "required": ["role"],
+    "required": ["role", "content"],
 }
 # Described here, checked by text.messages, which says more of what is wrong than a type can.
 Messages = Annotated[Any, msgspec.Meta(extra_json_schema={"type": "array", "items": _MESSAGE, "minItems": 1})]

@@ -53,19 +53,19 @@ def read_fields(data: Mapping[str, Any], kind: type[T]) -> tuple[T, list[str]]:
     """
     given = {name: value for name, value in data.items() if value is not None}
     known = kind.__struct_fields__
-    ignored = []
+    ignored: list[str] = []
     for name, value in given.items():
         if name in known:
             continue
         if name in REFUSED and not _is_neutral(value, REFUSED[name][0]):
             raise APIError(400, f"{_shown(name)} is not supported: {REFUSED[name][1]}", param=name, code="unsupported")
-        if name not in REFUSED:
+        if name not in REFUSED and len(ignored) < MAX_WARNED:
             ignored.append(_shown(name))
     try:
         fields = msgspec.convert({name: given[name] for name in given if name in known}, kind)
     except msgspec.ValidationError as error:
         raise _type_error(str(error)) from None
-    return fields, ignored[:MAX_WARNED]
+    return fields, ignored
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:

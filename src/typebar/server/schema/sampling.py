@@ -6,16 +6,17 @@ from typing import Annotated, Any
 
 import msgspec
 
-_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_TEXT = {"type": "string", "minLength": 1}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 # Described here, checked by server.prompts: msgspec has no union of lists.
 Prompts = Annotated[
     Any,
     msgspec.Meta(
         extra_json_schema={
             "anyOf": [
-                {"type": "string"},
+                _TEXT,
                 _IDS,
-                {"type": "array", "items": {"anyOf": [{"type": "string"}, _IDS]}, "minItems": 1},
+                {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}, "minItems": 1},
             ]
         }
     ),
