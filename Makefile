@@ -19,6 +19,9 @@ page:
 test:
 	@$(SETUP) test && $(RUN) tools/check.py
 
+screenshots:
+	@$(SETUP) test && $(RUN) tests/browser/screenshots.py
+
 lint:
 	@$(SETUP) test && $(RUN) tools/check.py lint
 
@@ -28,4 +31,4 @@ format:
 clean:
 	rm -rf build dist src/typebar/*.so src/typebar/web web/node_modules .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: serve chat build page test lint format clean
+.PHONY: serve chat build page test screenshots lint format clean

@@ -1,6 +1,7 @@
 """The page by itself: keys, branches, scrolling, texts that would be code, phone, tabs, files, keys of servers."""
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,10 +89,8 @@ def test_a_full_server_is_waited_for(tab: Callable[..., ChatTab], tiny_chat: Ser
     page.wait_for_text()
 
 
-def test_a_server_that_is_gone_is_waited_for(
-    tab: Callable[..., ChatTab], tiny_path: Path, free_port_of_browser: int
-) -> None:
-    port = str(free_port_of_browser)
+def test_a_server_that_is_gone_is_waited_for(tab: Callable[..., ChatTab], tiny_path: Path, free_port: int) -> None:
+    port = str(free_port)
     with running(tiny_path, "--port", port) as server:
         page = tab(server)
         page.limit(5)
@@ -104,9 +103,7 @@ def test_a_server_that_is_gone_is_waited_for(
 
 
 @pytest.fixture
-def free_port_of_browser() -> int:
-    import socket
-
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -214,7 +211,6 @@ def test_the_whole_page_is_reached_by_keyboard(tab: Callable[..., ChatTab], tiny
 
 def test_scrolling_up_lets_go_of_the_end(tab: Callable[..., ChatTab], tiny_chat: ServerProcess) -> None:
     page = tab(tiny_chat, height=500)
-    page.page.route("**/v1/chat/completions", lambda route: route.continue_())
     page.send("hello")
     page.page.wait_for_function(
         "() => { const box = document.querySelector('.transcript'); return box.scrollHeight > box.clientHeight + 500 }"
@@ -228,7 +224,10 @@ def test_scrolling_up_lets_go_of_the_end(tab: Callable[..., ChatTab], tiny_chat:
     assert page.page.locator(".transcript").evaluate("box => box.scrollTop") == top
     page.button("To the newest").click()
     page.page.wait_for_function(
-        "() => { const b = document.querySelector('.transcript'); return b.scrollHeight - b.clientHeight - b.scrollTop < 2 }"
+        """() => {
+            const box = document.querySelector('.transcript')
+            return box.scrollHeight - box.clientHeight - box.scrollTop < 2
+        }"""
     )
     page.page.keyboard.press("Escape")
     page.wait_for_answer()

@@ -31,11 +31,11 @@ export function App() {
   return (
     <div class={`app ${drop.isOver ? 'dropping' : ''}`} {...drop.handlers}>
       <Sidebar isOpen={isListOpen} onClose={() => setListOpen(false)} />
-      <div class="main">
+      <main class="main">
         <TopBar onList={() => setListOpen(true)} onSettings={() => setPanel('settings')} onServer={() => setPanel('server')} />
         <Transcript key={openId.value ?? 'new'} />
         <Composer />
-      </div>
+      </main>
       {drop.isOver && <div class="drop-hint">{t('composer.drop')}</div>}
       {panel === 'settings' && <SettingsDrawer onClose={() => setPanel(null)} />}
       {panel === 'server' && <ServerPanel onClose={() => setPanel(null)} />}
