@@ -10,14 +10,14 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "server"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "server"))
 
 from chat_page import open_tab
 from server_process import running
 
 from typebar.model.download import resolve_model
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 ENGLISH = "Compare Python and Rust in a Markdown table of three rows. Then show a hello world in Rust."
 CHINESE = "用两句话说明什么是哈希表，再给一个简短的 Python 例子。"
 SCENES: dict[str, dict[str, Any]] = {
@@ -62,4 +62,4 @@ def take(browser: Browser, url: str, path: Path, *, question: str, **options: An
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent.parent / "build" / "screenshots")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "screenshots")
