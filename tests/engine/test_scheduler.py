@@ -9,10 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from paper_cache import PaperCache, solo_answer, step
 
 from typebar.engine.blocks import BLOCK_TOKENS, BlockPool, blocks_for
+from typebar.engine.pace import STRIDE
 from typebar.engine.params import SamplingParams
 from typebar.engine.prefix import PrefixCache
 from typebar.engine.request import ContextLengthError, Request
-from typebar.engine.scheduler import MAX_PASSED_BY, MIN_CHUNK, Pace, Scheduler
+from typebar.engine.scheduler import MAX_PASSED_BY, Scheduler
 
 VOCABULARY = 3  # few tokens, so that random prompts share prefixes
 
@@ -267,7 +268,7 @@ def test_short_prompt_passes_a_long_one_that_does_not_fall_behind():
         scheduler.add(short)
         step(scheduler, cache)
         steps += 1
-        assert steps <= 3000 / (MIN_CHUNK / 2) + 10
+        assert steps <= 3000 / STRIDE + 10
     assert steps > 10
 
 
@@ -297,20 +298,6 @@ def test_seats_are_refilled_at_once():
     assert len(scheduler.running) == 4 and len(scheduler.waiting) == 1
 
 
-def test_chunks_follow_measured_speed():
-    pace = Pace(step_ms=60, max_step_tokens=512)
-    for _ in range(50):
-        pace.measured(num_decoding=4, num_prefill=0, ms=30)
-    for _ in range(50):
-        pace.measured(num_decoding=4, num_prefill=64, ms=30 + 64 * 0.5)
-    assert pace.prefill_budget(4) == 48  # (60 − 30) ms at 0.5 ms, whole 16s
-    assert pace.prefill_budget(0) == 512
-    for _ in range(50):
-        pace.measured(num_decoding=0, num_prefill=16, ms=16 * 20)
-    assert pace.prefill_budget(4) == MIN_CHUNK
-    assert pace.prefill_budget(0) == 16
-
-
 def test_decoding_goes_on_beside_a_long_prompt():
     scheduler, cache = make(blocks=700, max_step_tokens=512)
     talker = request([0] * 5, max_tokens=50)
@@ -338,12 +325,3 @@ def test_request_that_can_never_fit_is_refused():
     scheduler, _ = make(blocks=4)
     with pytest.raises(ValueError, match="do not fit the KV cache of 4 blocks"):
         scheduler.add(request([0] * 50, max_tokens=50))
-
-
-def test_prompts_get_as_long_as_decoding_where_that_takes_the_whole_step() -> None:
-    pace = Pace(step_ms=60, max_step_tokens=512)
-    pace.measured(8, 0, 200.0)
-    pace.measured(0, 100, 100.0)
-    tokens = pace.prefill_budget(8)
-    assert abs(tokens * pace.prefill_ms - 200) <= MIN_CHUNK * pace.prefill_ms
-    assert tokens > 4 * MIN_CHUNK

@@ -246,8 +246,9 @@ def test_time_that_is_over_before_the_first_token_is_an_error(server: ServerProc
     response = server.post(CHAT, endless(max_time=0.2))
     assert response.status_code == 504 and response.json()["error"]["code"] == "timeout"
     assert response.json()["error"]["type"] == "timeout_error"
-    event, done = server.events(CHAT, endless(max_time=0.2))[-2:]
+    opening, event, done = server.events(CHAT, endless(max_time=0.2))
     assert event["error"]["code"] == "timeout" and done == "[DONE]"
+    assert opening["choices"][0]["finish_reason"] is None
     for seat in seats:
         seat.close()
 

@@ -203,8 +203,9 @@ def test_streams_that_outlast_the_drain_end_with_an_error(long_path: Path, numbe
             assert time.monotonic() < deadline
         server.process.send_signal(number)
         for client in clients[:3]:
-            *_, error, done = events(client.read_until(b"data: [DONE]"))
+            *chunks, error, done = events(client.read_until(b"data: [DONE]"))
             assert error["error"]["code"] == "server_shutdown" and done == "[DONE]"
+            assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)  # it would pass for an end
         whole = clients[3].read_all()
         assert whole.startswith(b"HTTP/1.1 503 ") and b"server_shutdown" in whole
         assert server.process.wait(30) == 0

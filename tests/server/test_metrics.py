@@ -18,8 +18,9 @@ from typebar.server.record import RequestRecord
 
 STATS = Stats(
     running=2, waiting=1, preemptions=1, kv_blocks=100, free_blocks=60, available_blocks=70, cached_blocks=20,
-    decode_ms=20.0, prefill_ms_per_token=2.0, steps=50, step_ended=1.0, requests=5, prompt_tokens=400, cached_tokens=160,
-    queried_tokens=390, generated_tokens=90, finished={"stop": 2, "length": 1, "abort": 0, "error": 0},
+    decode_ms=20.0, prefill_ms_per_token=2.0, steps=50, step_ended=1.0, requests=5, prompt_tokens=400,
+    cached_tokens=160, queried_tokens=390, generated_tokens=90,
+    finished={"stop": 2, "length": 1, "abort": 0, "error": 0},
 )  # fmt: skip
 RECORD = RequestRecord(
     id="chatcmpl-1", route="chat", reason="stop", prompt_tokens=120, cached_tokens=80, completion_tokens=11,

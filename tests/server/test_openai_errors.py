@@ -84,6 +84,12 @@ def test_a_strict_server_knows_its_models_only(tiny_path: Path) -> None:
         assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
         assert client.chat.completions.create(model="org/tiny", messages=HELLO, max_tokens=1).model == "org/tiny"
         assert client.models.retrieve("org/tiny").id == "org/tiny"
+        requests = {
+            "/v1/completions": {"prompt": "x"}, "/completion": {"prompt": "x"}, "/tokenize": {"content": "x"},
+            "/detokenize": {"tokens": [1]}, "/apply-template": {"messages": HELLO},
+        }  # fmt: skip
+        for route, request in requests.items():
+            assert server.post(route, {**request, "model": "gpt-4o"}).status_code == 404, route
 
 
 def test_a_model_or_route_that_is_not_there(client: OpenAI) -> None:

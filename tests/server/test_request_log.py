@@ -87,6 +87,18 @@ def test_a_request_is_one_object_of_json(stderr: Written) -> None:
     assert expected.items() <= line.items()
 
 
+@FORMATS
+def test_the_id_of_the_caller_is_logged_beside_ours(stderr: Written, format: str) -> None:
+    configure(format, "info")
+    log_request(replace(RECORD, caller_id="trace/7"))
+    if format == "json":
+        [line] = objects(stderr)
+        assert (line["id"], line["caller_id"]) == ("chatcmpl-1", "trace/7")
+    else:
+        [text] = lines(stderr)
+        assert " INFO chatcmpl-1 (trace/7) chat: " in text
+
+
 def test_numbers_that_json_does_not_know_are_null(stderr: Written) -> None:
     configure("json", "info")
     log_request(replace(RECORD, e2e=float("nan"), ttft=float("inf")))
@@ -112,11 +124,11 @@ def test_a_failed_request_is_an_error(stderr: Written) -> None:
 )  # fmt: skip
 def test_an_id_cannot_forge_a_line_or_steer_a_terminal(stderr: Written, format: str, id: str) -> None:
     configure(format, "info")
-    log_request(replace(RECORD, id=id))
+    log_request(replace(RECORD, id=id, caller_id=id))
     logging.getLogger("typebar.engine.worker").error("the receiver of request %s failed", id[:200])
     written = lines(stderr)
     assert len(written) == 2
-    assert all(line.isprintable() and len(line) < 1000 for line in written)
+    assert all(line.isprintable() and len(line) < 1500 for line in written)
     written[0].encode("utf-8")
     if format == "json":
         assert [line["level"] for line in objects(stderr)] == ["info", "error"]

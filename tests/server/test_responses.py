@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from asking import CHAT, COMPLETION, GREEDY, NATIVE, ask, body, prompt_ids, user
+from asking import CHAT, COMPLETION, GREEDY, NATIVE, ask, body, prompt_ids, user, websocket_turn
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from server_process import ServerProcess
@@ -208,14 +208,16 @@ def test_echo_puts_the_prompt_first(tiny_server: ServerProcess) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_echo_of_a_chat_repeats_what_is_continued(tiny_server: ServerProcess, stream: bool) -> None:
+@pytest.mark.parametrize("way", ["whole", "stream", "websocket"])
+def test_echo_of_a_chat_repeats_what_is_continued(tiny_server: ServerProcess, way: str) -> None:
     request = {"messages": [*user("go"), {"role": "assistant", "content": "Once"}], **GREEDY, "max_tokens": 3}
 
     def text(**fields: Any) -> str:
-        if not stream:
+        if way == "whole":
             content: str = tiny_server.post(CHAT, {**request, **fields}).json()["choices"][0]["message"]["content"]
             return content
+        if way == "websocket":
+            return "".join(frame.get("text", "") for frame in websocket_turn(tiny_server, {**request, **fields}))
         chunks = tiny_server.events(CHAT, {**request, **fields})[:-1]
         return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
 

@@ -7,6 +7,9 @@ import pytest
 from asking import CHAT, COMPLETION, GREEDY, NATIVE, PLAIN, ask, body, user, websocket_turn
 from server_process import ServerProcess
 
+from typebar.server.sampling import sampling_params
+from typebar.server.schema.sampling import SamplingFields
+
 HUGE = 10**400
 ROUTES = (CHAT, COMPLETION, NATIVE)
 
@@ -183,6 +186,12 @@ def test_temperature_zero_takes_the_most_likely_token(tiny_server: ServerProcess
         assert all(entry["logprob"] == entry["top_logprobs"][0]["logprob"] for entry in entries)
         found.append([entry["bytes"] for entry in entries])
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("temperature", "penalty"), [(0, 1.0), (1e-5, 1.0), (1e-9, 1.0), (1e-4, 1.05)])
+def test_greedy_answers_have_no_default_penalty(temperature: float, penalty: float) -> None:
+    fields = SamplingFields(temperature=temperature)
+    assert sampling_params(fields, {"repetition_penalty": 1.05}).repetition_penalty == penalty
 
 
 def test_top_k_zero_is_off_and_one_is_greedy(tiny_server: ServerProcess) -> None:

@@ -197,6 +197,16 @@ def test_usage_of_every_chunk_only_grows(tiny_server: ServerProcess) -> None:
     assert counts[-1] == 6
 
 
+def test_usage_of_every_chunk_tells_what_was_cached(tiny_server: ServerProcess) -> None:
+    request = {"prompt": "the same again " * 8, **GREEDY, "max_tokens": 4, "return_cache_miss": True}
+    tiny_server.post(COMPLETION, request)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, _ = tiny_server.events(COMPLETION, {**request, "stream_options": options})
+    details = [chunk["usage"]["prompt_tokens_details"] for chunk in chunks]
+    assert details[0]["cached_tokens"] == details[0]["cache_miss"]["position"] >= 16
+    assert all(detail == details[0] for detail in details)
+
+
 def test_native_stream_ends_with_everything(tiny_server: ServerProcess) -> None:
     *chunks, last = tiny_server.events(NATIVE, {"prompt": "go", **GREEDY, "n_predict": 5})
     assert [chunk["stop"] for chunk in chunks] == [False] * len(chunks)

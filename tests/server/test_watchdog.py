@@ -154,6 +154,8 @@ def test_engine_that_dies_ends_its_answers_and_the_server(long_path: Path, tmp_p
     with faulty(long_path, tmp_path / "word", "--max-model-len", "32768", "--drain", "30") as server:
         stream, whole = RawClient(server, CHAT, body(stream=True)), RawClient(server, CHAT, body("whole"))
         stream.read_until(b'"content":"')
+        while server.metric("vllm:num_requests_running") < 2:
+            time.sleep(0.02)
         server.engine_may("fail")
         error = error_of_stream(stream)
         assert error["code"] == "engine_error" and error["type"] == "api_error"

@@ -79,16 +79,19 @@ class Reply:
 
 
 class Client:
-    """Connections to one server. `async with Client(url) as client` closes them at the end."""
+    """Connections to one server. `async with Client(url) as client` closes them at the end.
 
-    def __init__(self, url: str, api_key: str = "") -> None:
+    keep_alive: whether a connection serves more than one request; llama.cpp's server ends them without saying so.
+    """
+
+    def __init__(self, url: str, api_key: str = "", *, keep_alive: bool = True) -> None:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={**self._headers, "Accept-Encoding": "identity"},
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # of an answer: the caller's business
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64 if keep_alive else 0),
             trust_env=False,
         )
 

@@ -147,7 +147,7 @@ def measure(engine: str, scenario: str, model: str, threads: int) -> Figures:
         command = [sys.executable, str(PEER), json.dumps(job)]
 
     async def run() -> Figures:
-        async with Client(server.url) as client:
+        async with Client(server.url, keep_alive=False) as client:
             _check([await client.chat(_chat("Say hello.", 8))])
             return await SCENARIOS[scenario](client)
 

@@ -147,7 +147,10 @@ PANELS: dict[str, tuple[Setting, ...]] = {
         Setting("drain", "number", "Seconds that running answers get after SIGTERM or Ctrl-C."),
     ),
     "HTTP": (
-        Setting("host", "text", "Address to listen on; 0.0.0.0 or :: for all, which asks for an API key.", "ADDRESS"),
+        Setting(
+            "host", "text", "Address to listen on; 0.0.0.0 or :: for all. Beyond this machine set an API key.",
+            "ADDRESS",
+        ),
         Setting("port", "integer", "0: any free one."),
         Setting("max_body", "size", "Largest body of a request."),
         Setting("read_timeout", "number", "Seconds for the head and for the body of a request to arrive."),
@@ -171,7 +174,7 @@ PANELS: dict[str, tuple[Setting, ...]] = {
         Setting("top_k", "integer", "Only that many of the most likely tokens; 0: all."),
         Setting("min_p", "number", "Only tokens at least this likely relative to the best."),
         Setting("repetition_penalty", "number", "Above 1: repeat less."),
-        Setting("max_tokens", "integer", "Longest answer. Without it: until the context is full."),
+        Setting("max_tokens", "integer", "For chats that do not say. Without it: until the context is full."),
     ),
     "Logging": (
         Setting("log_format", "text", "Form of the lines on stderr.", "|".join(LOG_FORMATS)),

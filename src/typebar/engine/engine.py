@@ -100,8 +100,8 @@ class Engine:
             free_blocks=pool.num_free,
             available_blocks=scheduler.cache.num_available,
             cached_blocks=scheduler.cache.num_cached,
-            decode_ms=scheduler.pace.decode_ms,
-            prefill_ms_per_token=scheduler.pace.prefill_ms,
+            decode_ms=scheduler.pace.decode_ms(1),
+            prefill_ms_per_token=scheduler.pace.token_ms,
             **{**counters, "finished": dict(self._counters.finished)},
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 from typebar.errors import ParameterError
 
 MAX_CHOICES = 64
+GREEDY_TEMPERATURE = 1e-5  # up to here, as in native/sampler.h
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024

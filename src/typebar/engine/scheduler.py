@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
+from typebar.engine.pace import STRIDE, Pace
 from typebar.engine.prefix import OutOfBlocks, PrefixCache, block_key
 from typebar.engine.request import Request
 
-MIN_CHUNK = 16
 LOOKAHEAD = 8  # waiting requests that are tried when the first does not fit
 MAX_PASSED_BY = 16  # later requests that may be admitted before one that does not fit
-ALONE_FACTOR = 8  # steps may last this much longer while nobody is decoding
-SMOOTHING = 0.3  # weight of the newest measurement
 
 
 @dataclass(slots=True)
@@ -44,45 +42,12 @@ class Plan:
             del self.requests[index], self.counts[index]
 
 
-class Pace:
-    """Measured speed, which turns a step's time into a number of prompt tokens."""
-
-    def __init__(self, step_ms: float, max_step_tokens: int) -> None:
-        self.step_ms = step_ms
-        self.max_step_tokens = max_step_tokens
-        self.decode_ms = 0.0  # of a step that only decodes
-        self.prefill_ms = 2.5  # per prompt token; a first guess
-
-    def prefill_budget(self, num_decoding: int) -> int:
-        """Prompt tokens that keep a step within step_ms beside that many decoding requests; at least MIN_CHUNK.
-
-        Where decoding alone takes most of that, prompts get as long as it does: a step at most doubles, and they do not
-        starve. With nobody to wait for them steps may be longer, since bigger chunks use the processor better.
-        """
-        beside = max(self.step_ms - self.decode_ms, self.decode_ms)
-        time = beside if num_decoding else ALONE_FACTOR * self.step_ms
-        chunk = int(time / self.prefill_ms) // MIN_CHUNK * MIN_CHUNK
-        return min(max(chunk, MIN_CHUNK), self.max_step_tokens - num_decoding)
-
-    def measured(self, num_decoding: int, num_prefill: int, ms: float) -> None:
-        """Learn from a step that took `ms`."""
-        if not num_prefill:
-            self.decode_ms = _smooth(self.decode_ms, ms)
-        elif num_prefill >= MIN_CHUNK:
-            share = ms - self.decode_ms if num_decoding else ms
-            self.prefill_ms = _smooth(self.prefill_ms, max(share, 0.1 * ms) / num_prefill)
-
-
-def _smooth(old: float, new: float) -> float:
-    return new if not old else old + SMOOTHING * (new - old)
-
-
 class Scheduler:
     """Requests that wait, requests that run, and the two verbs `schedule` and `update`."""
 
     def __init__(self, cache: PrefixCache, max_num_seqs: int, max_step_tokens: int, step_ms: float) -> None:
-        if max_step_tokens < max_num_seqs + MIN_CHUNK:
-            raise ValueError(f"max_step_tokens must be at least max_num_seqs + {MIN_CHUNK}, got {max_step_tokens}")
+        if max_step_tokens < max_num_seqs + STRIDE:
+            raise ValueError(f"max_step_tokens must be at least max_num_seqs + {STRIDE}, got {max_step_tokens}")
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.pace = Pace(step_ms, max_step_tokens)
@@ -120,15 +85,18 @@ class Scheduler:
 
     def update(self, plan: Plan, sampled: list[int | None], ms: float) -> None:
         """Take in what a step computed: one token for each request that reached its end, None for the others."""
-        num_decoding = 0
+        num_decoding, chunks = 0, []
         for request, tokens, token in zip(plan.requests, plan.counts, sampled, strict=True):
-            num_decoding += tokens == 1
+            if tokens == 1:
+                num_decoding += 1
+            else:
+                chunks.append((request.computed, tokens))
             request.computed += tokens
             assert request.lease is not None
             self.cache.confirm(request.lease, request.known, request.computed)
             if token is not None:
                 request.append(token)
-        self.pace.measured(num_decoding, plan.num_tokens - num_decoding, ms)
+        self.pace.measured(num_decoding, chunks, ms)
 
     def _admit(self) -> None:
         """Let waiting requests in, in order, while there are seats and blocks for all that they know.
@@ -178,21 +146,26 @@ class Scheduler:
         return max(0, blocks_for(min(request.length + 1, request.max_length)) - request.lease.num_blocks)
 
     def _grant_prefills(self, plan: Plan, prefills: list[Request]) -> None:
-        """Share the step between prompts: half for the oldest, the rest for the shortest first.
+        """Share the time that the step has for prompts: half for the oldest, the rest for the shortest first.
 
-        So a long prompt is at most twice as slow as alone, and a short one hardly waits for it.
+        So a long prompt is at most twice as slow as alone, and a short one hardly waits for it. The oldest gets on in
+        every step, however little time there is.
         """
         leaders = self._leaders(prefills)
-        budget = self.pace.prefill_budget(len(plan))
+        pace, room = self.pace, self.pace.max_step_tokens - len(plan)
         oldest = leaders[0]
-        left = budget - min(oldest.remaining, (budget + 1) // 2)
+        left = pace.prefill_ms(len(plan))
+        reserved = min(left / 2, pace.cost(oldest.computed, oldest.remaining))
+        left -= reserved
         shares: list[tuple[Request, int]] = []
         for request in sorted(leaders[1:], key=lambda request: request.remaining):
-            share = min(request.remaining, left)
+            share = pace.tokens_within(left, request.computed, min(request.remaining, room - STRIDE))
             shares.append((request, share))
-            left -= share
-        oldest_share = min(oldest.remaining, budget - sum(share for _, share in shares))
-        for request, share in [(oldest, oldest_share), *shares]:
+            left -= pace.cost(request.computed, share)
+            room -= share
+        share = pace.tokens_within(reserved + left, oldest.computed, min(oldest.remaining, room))
+        shares.insert(0, (oldest, max(share, min(STRIDE, oldest.remaining))))
+        for request, share in shares:
             if share and request.lease is not None:
                 self._grant(plan, request, share)
 

@@ -25,7 +25,8 @@ class Stats:
     """A moment of an engine.
 
     Blocks hold 16 tokens; `cached_blocks` are in the prefix cache, in use or not, `available_blocks` free or cached for
-    nobody in particular.
+    nobody in particular. `decode_ms`: a step of one request that decodes; `prefill_ms_per_token`: at the beginning of a
+    prompt.
     """
 
     running: int

@@ -44,8 +44,7 @@ class Tally:
         """Counts so far; each prompt once, however many answers it has. A `tokenizer` shows where the reuse ended."""
         requests = self.job.requests
         prompt_tokens = sum(len(request.prompt) for request in requests[:: self.n])
-        ended = [self.last[index] for index in range(0, len(requests), self.n) if index in self.last]
-        cached = sum(output.summary.cached_tokens for output in ended if output.summary)
+        cached = sum(self.job.progress(index).cached for index in range(0, len(requests), self.n))
         miss = None
         if tokenizer is not None and len(requests) == self.n:
             missed = requests[0].prompt[cached : cached + CACHE_MISS_TOKENS]
@@ -57,11 +56,6 @@ class Tally:
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached, cache_miss=miss),
             completion_tokens_details=CompletionTokensDetails(),
         )
-
-    def check_end(self) -> None:
-        """APIError where the time was over before anything came."""
-        if self.job.ended_by == "timeout" and not self.completion_tokens:
-            raise self.job.error()
 
     def timings(self) -> Timings:
         """Of the first sequence, which has ended."""

@@ -15,7 +15,7 @@ from typebar.server.answers import FINGERPRINT, Tally, finish, ignored_warnings,
 from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
 from typebar.server.jobs import Job
-from typebar.server.prompts import final_text, is_continued
+from typebar.server.prompts import echoed
 from typebar.server.sampling import (
     check_response_format,
     check_stream_options,
@@ -91,8 +91,7 @@ class ChatAnswer:
         self._created = int(time.time())
         self._options = fields.stream_options or StreamOptions()
         self._cache_miss = self._tokenizer if fields.return_cache_miss else None
-        # With `echo` the answer begins with the text that it continues.
-        self._echo = final_text(fields.messages) if fields.echo and is_continued(fields) else ""
+        self._echo = echoed(fields)
 
     async def whole(self, ignored: Sequence[str]) -> ChatCompletion:
         """Wait for all answers."""
@@ -103,7 +102,6 @@ class ChatAnswer:
                 self.tally.add(index, output)
                 texts[index].append(output.text)
                 logprobs[index] += self._logprobs(output)
-        self.tally.check_end()
         choices = []
         for index, output in sorted(self.tally.last.items()):
             reason, stop_reason = finish(self._job, output)

@@ -91,7 +91,6 @@ class CompletionAnswer:
                 self.tally.add(index, output)
                 self._add_logprobs(logprobs[index], index, output)
                 texts[index].append(output.text)
-        self.tally.check_end()
         choices = []
         for index, output in sorted(self.tally.last.items()):
             shown = None if self._params.logprobs is None else logprobs[index]

@@ -44,6 +44,7 @@ class Job:
         self._num_tokens = dict.fromkeys(self._indices, 0)
         self._texts: dict[str, list[str]] = {request.id: [] for request in requests}
         self._handles: Sequence[SequenceHandle] = ()
+        self._is_given_up = False
 
     @property
     def is_done(self) -> bool:
@@ -71,17 +72,19 @@ class Job:
             return
         self.end(reason)
         self.ended_by = reason
+        self._is_given_up = True
         self._unfinished.clear()
         self._ready.set()
 
-    def progress(self) -> Progress:
-        """Of the first prompt."""
-        return self._handles[0].progress()
+    def progress(self, index: int = 0) -> Progress:
+        """Of the prompt of a sequence."""
+        return self._handles[index].progress()
 
     async def outputs(self, interval: float | None = None) -> AsyncIterator[list[tuple[int, Output]]]:
         """Outputs as they come, each with the index of its sequence; an empty list after `interval` seconds of silence.
 
-        Raises APIError where the job ended without a part of an answer for a reason that is not the client's.
+        Raises APIError instead of the last output where that would pass a failure of the server for an end of the
+        answer, and where the time was over before anything came.
         """
         while self._pending or not self.is_done:
             try:
@@ -96,13 +99,19 @@ class Job:
             for _, output in taken:
                 if output.finish_reason == "error":
                     raise APIError(500, _error_of(output), code="engine_error")
+                if output.finish_reason == "abort" and self._has_failed():
+                    raise self._error()
             if taken:
                 yield taken
-        if self.ended_by in ("shutdown", "error"):
-            raise self.error()
+        if self._is_given_up:
+            raise self._error()
 
-    def error(self) -> APIError:
-        """What the client is told where `ended_by` is the server's doing."""
+    def _has_failed(self) -> bool:
+        if self.ended_by == "timeout":
+            return not any(self._num_tokens.values())
+        return self.ended_by in ("shutdown", "error")
+
+    def _error(self) -> APIError:
         status, code, message = _ERRORS[self.ended_by or "error"]
         return APIError(status, message, code=code)
 
@@ -137,6 +146,7 @@ class Job:
         reason: EndReason = output.finish_reason if output.finish_reason != "abort" else self.ended_by or "cancelled"  # type: ignore[assignment]
         return RequestRecord(
             id=self.id if len(self.requests) == 1 else output.request_id,
+            caller_id=self.caller_id,
             route=self.route,
             reason=reason,
             prompt_tokens=summary.prompt_tokens,
@@ -155,7 +165,7 @@ class Job:
 
 
 class Jobs:
-    """Every job that runs, by id.
+    """Every job that runs.
 
     on_end is called for each sequence that has ended, on_gap with the seconds between two tokens of a sequence,
     on_reject for each request that found the queue full. on_text, where given, gets each request with its whole answer.

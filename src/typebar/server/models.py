@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import UNSET, convert
+from msgspec import UNSET
 
 from typebar.server.answers import token_text
 from typebar.server.errors import APIError
@@ -46,6 +44,7 @@ async def tokenize(exchange: Exchange) -> None:
     """Token ids of a text or a conversation."""
     serving = exchange.ready()
     fields, exchange.ignored = read_fields(await exchange.read(), TokenizeRequest)
+    serving.check_model(fields.model, exchange.state.settings.strict_model)
     tokenizer = serving.engine.tokenizer
     if fields.messages is not None:
         tokens = await serving.prompter.chat(_chat_fields(fields))
@@ -74,6 +73,7 @@ async def detokenize(exchange: Exchange) -> None:
     """The text of token ids, control tokens among it."""
     serving = exchange.ready()
     fields, exchange.ignored = read_fields(await exchange.read(), DetokenizeRequest)
+    serving.check_model(fields.model, exchange.state.settings.strict_model)
     size = serving.engine.info.vocab_size
     if any(not 0 <= id < size for id in fields.tokens):
         raise APIError(400, f"tokens must be ids from 0 to {size - 1}", param="tokens", code="invalid_value")
@@ -87,6 +87,7 @@ async def apply_template(exchange: Exchange) -> None:
     """The prompt of a conversation as text."""
     serving = exchange.ready()
     fields, exchange.ignored = read_fields(await exchange.read(), TemplateRequest)
+    serving.check_model(fields.model, exchange.state.settings.strict_model)
     arguments = chat_arguments(fields)
     template = serving.engine.chat_template()
     text = await serving.prompter.run(count_chars(fields.messages), lambda: template.render(**arguments))
@@ -111,13 +112,12 @@ def _model(serving: Serving, name: str) -> Model:
 
 
 def _chat_fields(fields: TokenizeRequest) -> ChatRequest:
-    shared: dict[str, Any] = {
-        "messages": fields.messages,
-        "add_generation_prompt": fields.add_generation_prompt,
-        "continue_final_message": fields.continue_final_message,
-        "chat_template_kwargs": fields.chat_template_kwargs,
-    }
-    return convert(shared, ChatRequest)
+    return ChatRequest(
+        messages=fields.messages,
+        add_generation_prompt=fields.add_generation_prompt,
+        continue_final_message=fields.continue_final_message,
+        chat_template_kwargs=fields.chat_template_kwargs,
+    )
 
 
 def _piece(tokenizer: Tokenizer, id: int) -> Piece:

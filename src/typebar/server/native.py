@@ -40,6 +40,7 @@ async def completion(exchange: Exchange) -> None:
     """Continue one text, in one piece or as a stream."""
     serving = exchange.ready()
     fields, exchange.ignored = read_fields(await exchange.read(), NativeRequest)
+    serving.check_model(fields.model, exchange.state.settings.strict_model)
     if fields.seed == -1:  # llama-server's word for none
         fields.seed = None
     max_tokens = fields.n_predict if fields.n_predict is not None else fields.max_tokens
@@ -133,7 +134,6 @@ class NativeAnswer:
                 self._note(output)
                 texts.append(output.text)
                 tokens += output.token_ids
-        self.tally.check_end()
         return self._last("".join(texts), tokens, self._probabilities)
 
     def opening(self) -> Sequence[NativeChunk]:

@@ -98,6 +98,11 @@ def is_continued(fields: ChatRequest) -> bool:
     return fields.add_generation_prompt is None and final_text(fields.messages) != ""
 
 
+def echoed(fields: ChatRequest) -> str:
+    """The text that the answer begins with: with `echo` that of the message it continues."""
+    return final_text(fields.messages) if fields.echo and is_continued(fields) else ""
+
+
 def final_text(messages: Any) -> str:
     """The text of a last message that is the assistant's; empty where it is not, or calls a tool."""
     last = messages[-1] if isinstance(messages, list) and messages else None

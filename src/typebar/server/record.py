@@ -30,6 +30,7 @@ class RequestRecord:
     prefill: float
     decode: float
     e2e: float
+    caller_id: str | None = None  # the X-Request-Id that it came with
     preemptions: int = 0
     error: str = ""
 

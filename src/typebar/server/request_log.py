@@ -1,4 +1,4 @@
-"""The server's log: one style for every logger, one line a request, and nothing that a client wrote.
+"""The server's log: one style for every logger, one line a request, and of what a client wrote only its X-Request-Id.
 
 A traceback is shown as types and places without messages, because those of parsers and grammars quote what they read.
 """
@@ -21,7 +21,7 @@ from typebar.server.record import RequestRecord
 log = logging.getLogger(__name__)
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
-_MAX_ID = 64  # characters of an id that a caller chose
+_MAX_ID = 128  # characters
 _MAX_MESSAGE = 2000
 _MAX_FRAMES = 30  # the innermost, per exception
 _MAX_EXCEPTIONS = 8  # of a chain or group
@@ -63,8 +63,9 @@ def clean(text: str, limit: int) -> str:
 
 
 def _summary(record: RequestRecord) -> str:
+    caller = f" ({clean(record.caller_id, _MAX_ID)})" if record.caller_id else ""
     return (
-        f"{clean(record.id, _MAX_ID)} {record.route}: {record.cached_tokens} cached + "
+        f"{clean(record.id, _MAX_ID)}{caller} {record.route}: {record.cached_tokens} cached + "
         f"{record.prompt_tokens - record.cached_tokens} new tokens at {record.prefill_tps:.1f}/s, "
         f"{record.completion_tokens} out at {record.decode_tps:.1f}/s, "
         f"first {record.ttft:.3f} s, total {record.e2e:.3f} s, {record.reason}"
@@ -74,6 +75,7 @@ def _summary(record: RequestRecord) -> str:
 def _fields(record: RequestRecord) -> dict[str, Any]:
     return {
         "id": clean(record.id, _MAX_ID),
+        "caller_id": record.caller_id and clean(record.caller_id, _MAX_ID),
         "route": record.route,
         "reason": record.reason,
         "cached_tokens": record.cached_tokens,

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from typebar.engine.params import MAX_CHOICES, SamplingParams
+from typebar.engine.params import GREEDY_TEMPERATURE, MAX_CHOICES, SamplingParams
 from typebar.errors import ParameterError
 from typebar.server.engine import SequenceRequest
 from typebar.server.errors import APIError
@@ -31,15 +31,15 @@ def sampling_params(
 ) -> SamplingParams:
     """`defaults` fill in for what the request leaves open; `max_tokens` and `logprobs` are those of the route.
 
-    At temperature 0 the default repetition penalty is left out: greedy answers are the model's own. Raises
-    APIError for a value out of range, by the name that the client used.
+    At temperature 0 the default repetition penalty is left out: greedy answers are the model's own. Raises APIError for
+    a value out of range, by the name that the client used.
     """
     given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
     penalty = fields.repetition_penalty if fields.repetition_penalty is not None else fields.repeat_penalty
     if penalty is not None:
         given["repetition_penalty"] = penalty
     merged = {**defaults, **given}
-    if merged.get("temperature") == 0 and penalty is None:
+    if merged.get("temperature", 1.0) <= GREEDY_TEMPERATURE and penalty is None:
         merged.pop("repetition_penalty", None)
     merged["max_tokens"] = max_tokens if max_tokens is not None else defaults.get("max_tokens")
     merged["logprobs"] = logprobs

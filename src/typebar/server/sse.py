@@ -10,8 +10,8 @@ import msgspec
 
 from typebar.engine.request import Output
 from typebar.server.answers import Tally, prompt_progress
-from typebar.server.errors import APIError
-from typebar.server.exchange import Exchange
+from typebar.server.client import ClientGone
+from typebar.server.exchange import Exchange, api_error
 from typebar.server.jobs import PROGRESS_INTERVAL, Job
 from typebar.server.schema.sampling import PromptProgress
 
@@ -57,10 +57,11 @@ async def stream(
     try:
         async for data in _events(job, chunks, ping, with_progress):
             await exchange.write(data)
-        chunks.tally.check_end()
         rest = b"".join(map(event, chunks.closing()))
-    except APIError as error:
-        rest = event(error.body())
+    except ClientGone:
+        raise
+    except Exception as error:
+        rest = event(api_error(error, exchange.prompt_field).body())
     await exchange.end_events(rest + done)
 
 

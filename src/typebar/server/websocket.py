@@ -2,7 +2,7 @@
 
     client → {"type": "chat", "messages": […], "request_id", …the fields of /v1/chat/completions}
              {"type": "stop"}
-    server → {"type": "start", "id", "model", "request_id"}
+    server → {"type": "start", "id", "model", "request_id", "ignored": […]}         what it ignored of the fields
              {"type": "progress", "id", "total", "cache", "processed", "time_ms"}    with return_progress
              {"type": "delta", "id", "index", "text"}
              {"type": "done", "id", "choices": [{"index", "finish_reason", "stop_reason"}], "usage", "timings"}
@@ -31,6 +31,7 @@ from typebar.server.client import ClientGone, timed_send
 from typebar.server.errors import APIError
 from typebar.server.exchange import api_error, caller_id
 from typebar.server.jobs import PROGRESS_INTERVAL, Job
+from typebar.server.prompts import echoed
 from typebar.server.sampling import check_response_format, sequence_requests, time_limit
 from typebar.server.schema.chat import ChatRequest
 from typebar.server.schema.fields import read_fields
@@ -148,8 +149,10 @@ class Conversation:
                 start["ignored"] = ignored
             await self._frame("start", start)
             tally = Tally(job, params.n)
+            if (echo := echoed(fields)) and not turn.is_stopped:
+                for index in range(params.n):
+                    await self._frame("delta", {"id": id, "index": index, "text": echo})
             await self._deltas(turn, job, tally, fields.return_progress)
-            tally.check_end()
             miss = serving.engine.tokenizer if fields.return_cache_miss else None
             await self._frame(
                 "done",

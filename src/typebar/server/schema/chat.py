@@ -45,6 +45,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    return_cache_miss: bool = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = None

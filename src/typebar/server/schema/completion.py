@@ -26,6 +26,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: int | None = None
     echo: bool = False
     add_special_tokens: bool = True
+    return_cache_miss: bool = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
 

@@ -51,7 +51,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     cache_prompt: bool | None = None
     cache_salt: str | None = None
-    return_cache_miss: bool = False
     max_time: float | None = None  # seconds from arrival to the end of the answer
     t_max_predict_ms: float | None = None  # llama-server's name of max_time, in milliseconds
 
