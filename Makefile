@@ -13,8 +13,14 @@ chat: build
 build:
 	@$(SETUP) run
 
+page:
+	@$(PYTHON) tools/page.py
+
 test:
 	@$(SETUP) test && $(RUN) tools/check.py
+
+screenshots:
+	@$(SETUP) test && $(RUN) tests/browser/screenshots.py
 
 lint:
 	@$(SETUP) test && $(RUN) tools/check.py lint
@@ -23,6 +29,6 @@ format:
 	@$(SETUP) test && $(RUN) tools/check.py format
 
 clean:
-	rm -rf build dist src/typebar/*.so .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist src/typebar/*.so src/typebar/web web/node_modules .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: serve chat build test lint format clean
+.PHONY: serve chat build page test screenshots lint format clean

@@ -8,6 +8,7 @@ A stage that fails does not keep the others from running. One that fails in anot
 compiler, a crash, no test at all) counts as one failure.
 """
 
+import json
 import os
 import platform
 import re
@@ -19,6 +20,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import page
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -62,6 +65,7 @@ def select(names: list[str]) -> dict[str, Callable[[], Result]]:
         "asan": lambda: native_tests("asan"),
         "tsan": lambda: native_tests("tsan", without_address_randomization()),
         "aarch64": lambda: native_tests("aarch64", ["qemu-aarch64"]),
+        "page": vitest,
         "pytest": pytest,
     }
     if platform.machine() == "aarch64":
@@ -115,6 +119,26 @@ def without_address_randomization() -> list[str]:
     """The shadow memory of older ThreadSanitizers collides with a kernel that randomizes 32 bits of mappings."""
     setarch = shutil.which("setarch")
     return [setarch, "-R"] if setarch and subprocess.run([setarch, "-R", "true"]).returncode == 0 else []
+
+
+def vitest() -> Result:
+    """Types and unit tests of the chat page."""
+    node = page.find_node([Path(folder) for folder in sys.path])
+    if node is None:
+        print(f"no Node.js: {page.REMEDY}", flush=True)
+        return Result(skipped=1)
+    if not page.install(node):
+        return Result(failed=1)
+    os.environ["PATH"] = f"{node}{os.pathsep}{os.environ['PATH']}"
+    npm = ["npm", "--prefix", str(page.SOURCES), "run", "--silent"]
+    types = Result(failed=int(run([*npm, "check"])[0] != 0))
+    report = BUILD / "vitest.json"
+    report.unlink(missing_ok=True)
+    code, _ = run([*npm, "test", "--", "--reporter=default", "--reporter=json", f"--outputFile={report}"])
+    if not report.exists():
+        return types + Result(failed=1)
+    counts = json.loads(report.read_text())
+    return types + judged(code, Result(counts["numPassedTests"], counts["numFailedTests"], counts["numPendingTests"]))
 
 
 def pytest() -> Result:

@@ -1,4 +1,4 @@
-"""Makes a clone ready: system packages, `.venv`, the Python packages of pyproject.toml, the native module.
+"""Makes a clone ready: system packages, `.venv`, the packages of pyproject.toml, the native module, the chat page.
 
     python3 tools/setup.py run     what the program needs
     python3 tools/setup.py test    also what the tests need
@@ -16,6 +16,8 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+import page
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
@@ -30,6 +32,7 @@ def main(purpose: str) -> None:
     make_venv()
     install_python_packages(purpose)
     build_module()
+    build_page()
 
 
 def missing_system_packages(purpose: str) -> list[str]:
@@ -44,6 +47,7 @@ def missing_system_packages(purpose: str) -> list[str]:
         if platform.machine() != "aarch64":
             wanted["g++-aarch64-linux-gnu"] = shutil.which("aarch64-linux-gnu-g++")
             wanted["qemu-user"] = shutil.which("qemu-aarch64")
+        wanted["chromium"] = shutil.which("chromium") or shutil.which("google-chrome")
     return [package for package, present in wanted.items() if not present]
 
 
@@ -105,6 +109,24 @@ def build_module() -> None:
             [cmake, "--preset", "module", f"-DPython_EXECUTABLE={VENV_PYTHON}"], cwd=ROOT, env=env, check=True
         )
     subprocess.run([cmake, "--build", "--preset", "module"], cwd=ROOT, env=env, check=True)
+
+
+def build_page() -> None:
+    """Without Node.js, or without the network that npm needs, all else works: then the server shows a plain page."""
+    if page.is_current(page.BUILT):
+        return
+    folders = list(VENV.glob("lib/python*/site-packages"))
+    node = page.find_node(folders)
+    if node is None:
+        say("installing Node.js into .venv, for the chat page")
+        try:
+            pip("install", page.NODE_PACKAGE)
+        except subprocess.CalledProcessError:
+            say(f"no Node.js for the chat page, the server will show a plain one; {page.REMEDY}")
+            return
+        node = page.find_node(folders)
+    if node is not None:
+        page.build(node, page.BUILT)
 
 
 def pip(*arguments: str) -> None:

@@ -8,22 +8,23 @@ from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from typebar.server import pages
+from typebar.server.chat_page import ChatPage
 from typebar.server.errors import APIError
 from typebar.server.exchange import Endpoint, Exchange, Handler
 from typebar.server.routes import OPERATIONS
 from typebar.server.state import ServerState
 from typebar.server.websocket import Conversations
 
-PAGES: tuple[tuple[str, Handler], ...] = (
-    ("/", pages.start_page),
-    ("/docs", pages.docs_page),
-    ("/openapi.json", pages.openapi_json),
-)
 
-
-def create_app(state: ServerState) -> ASGIApp:
+def create_app(state: ServerState, page: ChatPage | None = None) -> ASGIApp:
     """All routes over one state. Who may call them is the guard's affair."""
-    handlers: dict[str, dict[str, Handler]] = {path: {"GET": page} for path, page in PAGES}
+    page = page or ChatPage()
+    handlers: dict[str, dict[str, Handler]] = {
+        "/": {"GET": page.index},
+        "/assets/{name}": {"GET": page.asset},
+        "/docs": {"GET": pages.docs_page},
+        "/openapi.json": {"GET": pages.openapi_json},
+    }
     for operation in OPERATIONS:
         handlers.setdefault(operation.path, {})[operation.method] = operation.handler
     routes: list[BaseRoute] = [Route(_pattern(path), _Methods(state, methods)) for path, methods in handlers.items()]

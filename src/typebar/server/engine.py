@@ -28,6 +28,7 @@ class ModelInfo:
     hidden_size: int
     parameters: int
     size: int
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)

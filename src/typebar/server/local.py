@@ -45,6 +45,7 @@ class LocalEngine:
             hidden_size=model.spec.hidden_size,
             parameters=sum(prod(shape) for _, _, *shape, _ in model.native.describe()),
             size=model.native.memory()["weights"],
+            threads=model.native.threads,
         )
 
     def _open_mailbox(self) -> _Mailbox:

@@ -12,6 +12,7 @@ from typebar.server.schema import chat as chat_schema
 from typebar.server.schema import completion as completion_schema
 from typebar.server.schema import models as models_schema
 from typebar.server.schema import native as native_schema
+from typebar.server.status import Status, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ OPERATIONS = (
               query={"fail_on_no_slot": "1: status 503 where no slot is free"}),
     Operation("GET", "/health", operations.health, models_schema.Health),
     Operation("GET", "/v1/health", operations.health, models_schema.Health),
+    Operation("GET", "/v1/status", status, Status),
     Operation("GET", "/metrics", operations.metrics, str, text=True, errors=()),
     Operation("GET", "/version", operations.version, models_schema.Version, errors=()),
 )  # fmt: skip

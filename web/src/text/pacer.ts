@@ -1,0 +1,59 @@
+export const PAINT = 50 // ms between paints
+const CATCH_UP = 3 // paints over which text that came at once is spread
+const LEAST = 24 // characters a paint at least shows, if it has them
+const LATE = 200 // ms after which a paint, in a tab that sleeps, shows everything
+
+/**
+ * Draws text at a steady pace, however it comes: at most one paint in 50 ms, and a burst over three of them.
+ *
+ * `draw` gets the text so far. `finish` draws the rest at once.
+ */
+export class Pacer {
+  private text = ''
+  private shown = 0
+  private timer: ReturnType<typeof setTimeout> | undefined
+  private painted = -Infinity
+
+  constructor(
+    private readonly draw: (text: string) => void,
+    private readonly now: () => number = () => performance.now(),
+  ) {}
+
+  add(text: string): void {
+    this.text += text
+    if (this.timer === undefined) this.schedule()
+  }
+
+  /** Everything that came, drawn or not. */
+  get whole(): string {
+    return this.text
+  }
+
+  finish(): void {
+    clearTimeout(this.timer)
+    this.timer = undefined
+    if (this.shown < this.text.length) this.show(this.text.length)
+  }
+
+  private schedule(): void {
+    const wait = Math.max(0, this.painted + PAINT - this.now())
+    this.timer = setTimeout(() => this.paint(), wait)
+  }
+
+  private paint(): void {
+    this.timer = undefined
+    const waiting = this.text.length - this.shown
+    const isLate = this.now() - this.painted > LATE
+    const part = isLate ? waiting : Math.min(waiting, Math.max(LEAST, Math.ceil(waiting / CATCH_UP)))
+    this.show(this.shown + part)
+    if (this.shown < this.text.length) this.schedule()
+  }
+
+  private show(end: number): void {
+    const code = this.text.charCodeAt(end - 1)
+    const isHalf = code >= 0xd800 && code < 0xdc00 && end < this.text.length // of a character outside the BMP
+    this.shown = isHalf ? end + 1 : end
+    this.painted = this.now()
+    this.draw(this.text.slice(0, this.shown))
+  }
+}
