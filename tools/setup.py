@@ -47,6 +47,7 @@ def missing_system_packages(purpose: str) -> list[str]:
         if platform.machine() != "aarch64":
             wanted["g++-aarch64-linux-gnu"] = shutil.which("aarch64-linux-gnu-g++")
             wanted["qemu-user"] = shutil.which("qemu-aarch64")
+        wanted["openssl"] = shutil.which("openssl")
         wanted["chromium"] = shutil.which("chromium") or shutil.which("google-chrome")
     return [package for package, present in wanted.items() if not present]
 
