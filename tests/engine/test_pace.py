@@ -42,15 +42,16 @@ def test_tokens_fit_the_time(start: int, ms: float) -> None:
 
 def test_time_for_prompts_beside_decoding() -> None:
     pace = Pace(step_ms=60, max_step_tokens=512)
-    assert pace.prefill_ms(0) == ALONE_FACTOR * 60
-    assert pace.prefill_ms(1) == 60  # nothing is known yet
+    assert pace.prefill_ms(0, 1) == ALONE_FACTOR * 60
+    assert pace.prefill_ms(1, 1) == 60  # nothing is known yet
     for _ in range(50):
         pace.measured(1, [], 20)
         pace.measured(16, [], 130)
-    assert pace.prefill_ms(1) == pytest.approx(40)  # the rest of the step
-    assert pace.prefill_ms(16) == pytest.approx(130)  # decoding takes the whole step: as long as it does
-    assert pace.prefill_ms(14) == pytest.approx(130)  # as the nearest number that was measured
-    assert pace.prefill_ms(0) == ALONE_FACTOR * 60
+    assert pace.prefill_ms(1, 1) == pytest.approx(40)  # the rest of the step
+    assert pace.prefill_ms(16, 1) == pytest.approx(130)  # decoding takes the whole step: as long as it does
+    assert pace.prefill_ms(16, 2) == pace.prefill_ms(16, 9) == pytest.approx(260)  # several prompts wait
+    assert pace.prefill_ms(14, 1) == pytest.approx(130)  # as the nearest number that was measured
+    assert pace.prefill_ms(0, 3) == ALONE_FACTOR * 60
 
 
 def test_a_step_that_took_less_than_its_decoding_makes_no_prompt_free() -> None:

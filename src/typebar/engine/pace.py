@@ -32,14 +32,17 @@ class Pace:
             return 0.0
         return self._decode_ms[min(numbers, key=lambda number: abs(number - num_decoding))]
 
-    def prefill_ms(self, num_decoding: int) -> float:
-        """What prompts may take of a step beside that many decoding requests.
+    def prefill_ms(self, num_decoding: int, num_prompts: int) -> float:
+        """What that many prompts may take of a step beside that many decoding requests.
 
-        The rest of step_ms; where decoding takes most of that, as long as it does: a step at most doubles, and prompts
-        do not starve. With nobody to wait for them steps may be longer: bigger chunks use the processor better.
+        The rest of step_ms; where decoding takes most of that, as long as it does, and twice as long for several: a step
+        takes at most 3 times as long as without prompts, and they do not starve. With nobody to wait for them steps may
+        be longer: bigger chunks use the processor better.
         """
+        if not num_decoding:
+            return ALONE_FACTOR * self.step_ms
         decode_ms = self.decode_ms(num_decoding)
-        return max(self.step_ms - decode_ms, decode_ms) if num_decoding else ALONE_FACTOR * self.step_ms
+        return max(self.step_ms - decode_ms, decode_ms * min(num_prompts, 2))
 
     def cost(self, start: int, tokens: int) -> float:
         """Milliseconds for `tokens` of a prompt from `start` on."""

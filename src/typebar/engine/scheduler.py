@@ -154,7 +154,7 @@ class Scheduler:
         leaders = self._leaders(prefills)
         pace, room = self.pace, self.pace.max_step_tokens - len(plan)
         oldest = leaders[0]
-        left = pace.prefill_ms(len(plan))
+        left = pace.prefill_ms(len(plan), len(leaders))
         reserved = min(left / 2, pace.cost(oldest.computed, oldest.remaining))
         left -= reserved
         shares: list[tuple[Request, int]] = []
