@@ -35,9 +35,9 @@ class Pace:
     def prefill_ms(self, num_decoding: int, num_prompts: int) -> float:
         """What that many prompts may take of a step beside that many decoding requests.
 
-        The rest of step_ms; where decoding takes most of that, as long as it does, and twice as long for several: a step
-        takes at most 3 times as long as without prompts, and they do not starve. With nobody to wait for them steps may
-        be longer: bigger chunks use the processor better.
+        The rest of step_ms; where decoding takes most of that, as long as it does, and twice as long for several: a
+        step takes at most 3 times as long as without prompts, and they do not starve. With nobody to wait for them
+        steps may be longer: bigger chunks use the processor better.
         """
         if not num_decoding:
             return ALONE_FACTOR * self.step_ms
