@@ -30,6 +30,7 @@ class Mix:
     warmup: int = 200
     timeout: float = 180.0
     sample_every: float = 1.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Raises ParameterError for what cannot be run."""
@@ -40,5 +41,3 @@ class Mix:
             raise ParameterError("concurrency", "at least 1 where there are no WebSockets", self.concurrency)
         if self.pool < 1:
             raise ParameterError("pool", "at least 1", self.pool)
-
-    seed: int = 0
