@@ -19,6 +19,9 @@ page:
 test:
 	@$(SETUP) test && $(RUN) tools/check.py
 
+test-page:
+	@$(SETUP) test && $(RUN) -m pytest tests/browser -o addopts=-ra
+
 screenshots:
 	@$(SETUP) test && $(RUN) tests/browser/screenshots.py
 
@@ -31,4 +34,4 @@ format:
 clean:
 	rm -rf build dist src/typebar/*.so src/typebar/web web/node_modules .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: serve chat build page test screenshots lint format clean
+.PHONY: serve chat build page test test-page screenshots lint format clean

@@ -277,7 +277,7 @@ class TextStreamer(Iterator[str]):
 
     def __init__(self, worker: Worker, request: "_Request", tokenizer: Tokenizer) -> None:
         self._worker, self._request, self._tokenizer = worker, request, tokenizer
-        self._outbox: SimpleQueue[Output] = SimpleQueue()
+        self._outbox: SimpleQueue[Output | None] = SimpleQueue()  # None: somebody else has closed it
         self._id, self._answer = next(iter(request.answers.items()))
         worker.submit(request.generations[0], self._outbox.put)
 
@@ -289,6 +289,8 @@ class TextStreamer(Iterator[str]):
     def __next__(self) -> str:
         while self._answer.last is None:
             output = self._outbox.get()
+            if output is None:
+                break
             self._answer.add(output, self._tokenizer)
             _raise_if_failed(output)
             if output.text:
@@ -302,7 +304,9 @@ class TextStreamer(Iterator[str]):
         self._worker.abort(self._id)
         while self._answer.last is None and self._worker.is_alive:
             with contextlib.suppress(Empty):  # another thread that reads may take the last output
-                self._answer.add(self._outbox.get(timeout=0.1), self._tokenizer)
+                if (output := self._outbox.get(timeout=0.1)) is not None:
+                    self._answer.add(output, self._tokenizer)
+        self._outbox.put(None)  # wakes a thread that waits for an output which was taken here
 
     def __enter__(self) -> "TextStreamer":
         return self

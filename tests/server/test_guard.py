@@ -214,7 +214,7 @@ def test_a_preflight_needs_no_key_but_the_request_does(shared: ToyServer) -> Non
     answer = shared.request("GET", "/v1/models", {**page, "Authorization": f"Bearer {KEY}"})
     assert answer.status == 200
     assert answer.headers["access-control-allow-origin"] == "https://app.example"
-    assert answer.headers["access-control-expose-headers"] == "X-Request-Id"
+    assert answer.headers["access-control-expose-headers"] == "X-Request-Id, X-Typebar-Ignored, Retry-After"
     assert "Origin" in answer.headers["vary"]
 
 

@@ -178,7 +178,8 @@ def _is_wanted(record: logging.LogRecord) -> bool:
     """Neither what libraries log for debugging, whole WebSocket frames, nor Uvicorn's lines with query strings."""
     if record.name.partition(".")[0] == "typebar":
         return True
-    return record.levelno >= logging.INFO and '"WebSocket %s"' not in str(record.msg)
+    # The whole line, because other libraries may have a record factory that fills in the arguments early.
+    return record.levelno >= logging.INFO and '"WebSocket ' not in record.getMessage()
 
 
 def _reset(name: str, level: str | int) -> logging.Logger:
