@@ -1,100 +1,204 @@
-"""Speed and memory of typebar and llama.cpp in one run: same file, same threads, processes in turn, medians.
+"""typebar and other engines in one run: processes in turn, one at a time, same prompts, same threads, medians."""
 
-    python -m typebar.bench.compare -m MODEL [--threads 2] [--rounds 3] [--llamacpp-python PYTHON] [--json FILE]
+from __future__ import annotations
 
-Ratios are what counts: absolute figures change with the machine and the hour. llama.cpp comes from the xllamacpp or
-llama-cpp-python package of the given Python, by default the one that runs this.
-"""
-
-import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from typebar.bench.reference import mixed_tokens
-from typebar.model.download import resolve_model
+from typebar.bench import machine, serving
+from typebar.bench.engines import TYPEBAR, Engine
+from typebar.bench.machine import Watch
+from typebar.bench.metrics import BY_KEY, METRICS, Metric, ratio, summary
+from typebar.bench.process import ServerProcess, free_port
+from typebar.bench.prompts import QUESTIONS, chat
+from typebar.errors import TypebarError
+from typebar.model.gguf import GGUFFile
+from typebar.model.names import match_tensors
+from typebar.model.spec import ModelSpec
+from typebar.text.chat import ChatTemplate
+from typebar.text.tokenizer import Tokenizer
 
-PEERS = Path(__file__).with_name("peers")
+CONTEXT = 4096
+DOCUMENT_TOKENS = 1900
+
+Json = dict[str, Any]
+Progress = Callable[[str, float], None]  # what is being done, and the share of all that is behind
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    key: str
-    title: str
-    higher_is_better: bool
+class Task:
+    """What every engine is given. `tokens` are ids of a mixed text, `chats` those of short questions."""
+
+    gguf: Path
+    threads: int
+    metrics: tuple[Metric, ...]
+    context: int
+    tokens: list[int]
+    chats: list[list[int]]
+    document: str
+    weight_bytes: int  # read for a token by an engine that takes the file as it is
+    macs: int  # multiply-adds of a token without the output layer
+
+    @staticmethod
+    def of(gguf: Path, threads: int, metrics: Sequence[Metric]) -> Task:
+        """The task for a model; metrics that its context does not hold are left out."""
+        file = GGUFFile.open(gguf)
+        spec = ModelSpec.from_gguf(file)
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+        text = files("typebar.bench").joinpath("mixed.txt").read_text(encoding="utf-8")
+        tokens = tokenizer.encode(text)
+        tokens = (tokens * (CONTEXT // len(tokens) + 1))[:CONTEXT]
+        template = ChatTemplate(tokenizer.chat_template or "", tokenizer)
+        matrices = {name: tensor for name, tensor in match_tensors(spec, file).items() if len(tensor.shape) == 2}
+        read = [tensor for name, tensor in matrices.items() if name != "embed" or spec.tied_embeddings]
+        body = [tensor for name, tensor in matrices.items() if name not in ("embed", "head")]
+        return Task(
+            gguf=gguf,
+            threads=threads,
+            metrics=tuple(metric for metric in metrics if metric.context <= spec.context_length),
+            context=min(CONTEXT, spec.context_length),
+            tokens=tokens,
+            chats=[template.encode(chat(question)) for question in QUESTIONS],
+            document=tokenizer.decode(tokens[: min(DOCUMENT_TOKENS, spec.context_length - 148)]),
+            weight_bytes=sum(len(file.raw(tensor)) for tensor in read),
+            macs=sum(tensor.shape[0] * tensor.shape[1] for tensor in body),
+        )
 
 
-METRICS = (
-    Metric("decode_tps", "decode, tokens/s", True),
-    Metric("prefill_tps", "prefill of 512, tokens/s", True),
-    Metric("first_token_s", "process start to first token, s", False),
-    Metric("peak_rss_mb", "peak memory at full context, MB", False),
-)
+@dataclass(slots=True)
+class Rounds:
+    """What one engine gave in every round."""
+
+    about: Json = field(default_factory=dict)
+    figures: list[dict[str, float]] = field(default_factory=list)
+    watches: list[Json] = field(default_factory=list)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="typebar.bench.compare", description=__doc__.split("\n")[0])
-    parser.add_argument("-m", "--model", help="as for `typebar run`")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=3, help="of every measurement within a process")
-    parser.add_argument("--llamacpp-python", default=sys.executable, help="interpreter that has llama.cpp's binding")
-    parser.add_argument("--json", type=Path, help="where to write everything that was measured")
-    arguments = parser.parse_args()
-    model = resolve_model(arguments.model).path
-    text = mixed_tokens(model)
+def compare(task: Task, peers: Sequence[Engine], missing: dict[str, str], rounds: int, progress: Progress) -> Json:
+    """The whole comparison as the report that --json writes. A peer that fails is told as missing, with its error."""
+    missing = dict(missing)
+    found = {engine.name: Rounds() for engine in (TYPEBAR, *peers)}
+    engines = []
+    for engine in (TYPEBAR, *peers):
+        progress(f"weights for {engine.name}", 0.0)
+        if (prepared := _or_missing(engine, missing, partial(_prepare, engine, task))) is not None:
+            engines.append(prepared)
+    facts = machine.describe(task.threads)
+    for number in range(rounds):
+        for position, (engine, python, model) in enumerate(engines):
+            if engine.name in missing:
+                continue
+            progress(f"round {number + 1}, {engine.name}", (number * len(engines) + position) / rounds / len(engines))
+            run = partial(_round, engine, python, model, task)
+            if (result := _or_missing(engine, missing, run)) is not None:
+                about, figures, watch = result
+                entry = found[engine.name]
+                entry.about = about
+                entry.figures.append(figures)
+                entry.watches.append(watch)
+    return _report(task, facts, {name: entry for name, entry in found.items() if entry.figures}, missing, rounds)
+
+
+def _prepare(engine: Engine, task: Task) -> tuple[Engine, str, Path]:
+    python = engine.python() or sys.executable
+    return engine, python, engine.model(task.gguf, python)
+
+
+def _or_missing(engine: Engine, missing: dict[str, str], work: Callable[[], Any]) -> Any:
+    """What `work` gives; None where a peer fails, which is then written down. Our own failure is an error."""
+    try:
+        return work()
+    except TypebarError as error:
+        if engine is TYPEBAR:
+            raise
+        missing[engine.name] = f"failed: {error}"
+        return None
+
+
+def _round(engine: Engine, python: str, model: Path, task: Task) -> tuple[Json, dict[str, float], Json]:
+    """One engine once: what it says of itself, its figures, and who else used the machine."""
+    served = [metric for metric in task.metrics if metric.users and engine.server]
+    alone = [metric.key for metric in task.metrics if metric not in served]
+    with Watch() as watch:
+        about, figures = solo(engine, python, model, task, alone)
+        for users in sorted({metric.users for metric in served}):
+            wanted = [metric.key for metric in served if metric.users == users]
+            figures |= _served(engine, python, model, task, users, wanted)
+    return about, figures, watch.as_json()
+
+
+def solo(
+    engine: Engine, python: str, model: Path, task: Task, wanted: list[str], **settings: Any
+) -> tuple[Json, dict[str, float]]:
+    """An adapter in a fresh process, `settings` being added to its job: about, and figures with `load_s`."""
     job = {
-        "model": str(model),
-        "threads": arguments.threads,
-        "context": arguments.context,
-        "tokens": (text * (arguments.context // len(text) + 1))[: arguments.context],
-        "repeats": arguments.repeats,
-    }
-    commands = {
-        "typebar": [sys.executable, str(PEERS / "ours.py")],
-        "llama.cpp": [arguments.llamacpp_python, str(PEERS / "llamacpp.py")],
-    }
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
-    for number in range(arguments.rounds):
-        for name, command in commands.items():
-            rounds[name].append(measure([*command, json.dumps(job)]))
-            figures = ", ".join(f"{metric.key} {rounds[name][-1][metric.key]:.2f}" for metric in METRICS)
-            print(f"round {number + 1}  {name:10} {figures}", file=sys.stderr, flush=True)
-    medians = {
-        name: {metric.key: statistics.median(result[metric.key] for result in results) for metric in METRICS}
-        for name, results in rounds.items()
-    }
-    print_table(medians)
-    if arguments.json:
-        temporary = arguments.json.with_name(f".{arguments.json.name}.part")
-        temporary.write_text(json.dumps({"job": {**job, "tokens": len(text)}, "rounds": rounds, "medians": medians}))
-        temporary.replace(arguments.json)
-
-
-def measure(command: list[str]) -> dict[str, Any]:
-    """Runs one engine in a fresh process. Its result, `first_token_s` counted from the start of the process."""
+        "model": str(model), "threads": task.threads, "context": task.context, "tokens": task.tokens,
+        "chats": task.chats, "metrics": wanted, **settings,
+    }  # fmt: skip
     start = time.monotonic()
-    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if process.returncode:
-        sys.exit(f"{command[1]} failed:\n{process.stderr[-2000:]}")
-    result: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
-    return {**result, "first_token_s": result["first_token_at"] - start}
+    done = subprocess.run(
+        [python, str(engine.path), json.dumps(job)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise TypebarError(f"{engine.name} ended with exit code {done.returncode}:\n{done.stderr[-1500:]}")
+    result: Json = json.loads(done.stdout.strip().splitlines()[-1])
+    figures: dict[str, float] = result.pop("figures")
+    first_token_at = result.pop("first_token_at")
+    if "load_s" in wanted:
+        figures["load_s"] = first_token_at - start
+    result["streams"] = result.get("streams")
+    return result, figures
 
 
-def print_table(medians: dict[str, dict[str, float]]) -> None:
-    ours, theirs = medians.values()
-    print(f"{'':34}" + "".join(f"{name:>12}" for name in medians) + f"{'ratio':>8}")
-    for metric in METRICS:
-        a, b = ours[metric.key], theirs[metric.key]
-        better = (a > b) == metric.higher_is_better
-        print(f"{metric.title:34}{a:12.2f}{b:12.2f}{a / b:8.2f}  {'better' if better else 'worse'}")
+def _served(engine: Engine, python: str, model: Path, task: Task, users: int, wanted: list[str]) -> dict[str, float]:
+    assert engine.server
+    port = free_port()
+    with ServerProcess(engine.server(python, model, port, users, task.threads), port) as server:
+        return serving.figures(server, users, wanted, task.document)
 
 
-if __name__ == "__main__":
-    main()
+def _report(task: Task, facts: Json, found: dict[str, Rounds], missing: dict[str, str], rounds: int) -> Json:
+    engines = {name: _engine_report(task, facts, entry) for name, entry in found.items()}
+    ours = engines[TYPEBAR.name]["metrics"]
+    ratios = {
+        name: {
+            key: ratio(BY_KEY[key], ours[key]["median"], theirs["median"])
+            for key, theirs in engine["metrics"].items()
+            if key in ours
+        }
+        for name, engine in engines.items()
+        if name != TYPEBAR.name
+    }
+    left_out = [metric.key for metric in METRICS if metric not in task.metrics]
+    return {
+        "machine": facts,
+        "model": {"file": task.gguf.name, "weight_bytes": task.weight_bytes, "macs_a_token": task.macs},
+        "rounds": rounds,
+        "engines": engines,
+        "ratios": ratios,
+        "missing": missing,
+        "left_out": left_out,
+    }
+
+
+def _engine_report(task: Task, facts: Json, entry: Rounds) -> Json:
+    keys = [metric.key for metric in task.metrics if all(metric.key in figures for figures in entry.figures)]
+    metrics = {key: summary([figures[key] for figures in entry.figures]) for key in keys}
+    about = {"version": "", "format": "", "flags": "", "streams": None, **entry.about}
+    token_bytes = about.pop("token_bytes", None) or task.weight_bytes
+    hardware: Json = {}
+    if "decode_tps_0" in metrics:
+        speed = metrics["decode_tps_0"]["median"] * token_bytes / 1e9
+        hardware["decode_gb_s"] = speed
+        hardware["decode_bandwidth_percent"] = 100 * speed / facts["bandwidth_gb_s"]
+    if "prefill_tps_512" in metrics:
+        hardware["prefill_gmac_s"] = metrics["prefill_tps_512"]["median"] * task.macs / 1e9
+    return {**about, "metrics": metrics, "hardware": hardware, "rounds": entry.figures, "watch": entry.watches}

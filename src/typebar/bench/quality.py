@@ -2,7 +2,7 @@
 
     python -m typebar.bench.quality -m MODEL [--quant q4] [--llamacpp]
 
-With --llamacpp, llama.cpp is measured on the same file and text too; see compare.py for where it comes from.
+With --llamacpp, llama.cpp is measured on the same file and text too; through whichever binding is installed.
 """
 
 import argparse

@@ -21,7 +21,65 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
-bench = typer.Typer(help="Measure a server.", no_args_is_help=True)
+ALL_PEERS = "llama.cpp,openvino,onnxruntime,ctranslate2,transformers,vllm"
+
+bench = typer.Typer(help="Measure this machine, typebar and other engines.", no_args_is_help=True)
+
+Json = Annotated[Path | None, typer.Option("--json", help="Where to write everything that was measured.")]
+
+
+@bench.command()
+def compare(
+    peers: Annotated[
+        str, typer.Option(help="Engines to compare with, by commas; those not installed are told.")
+    ] = ALL_PEERS,
+    model: options.Model = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each engine is run, in turn.")] = 3,
+    threads: options.Threads = None,
+    only: Annotated[str, typer.Option(help="Metrics to measure, by commas, instead of all.", show_default=False)] = "",
+    install: Annotated[
+        bool, typer.Option("--install", help="First install missing engines into typebar's cache.")
+    ] = False,
+    json_file: Json = None,
+) -> None:
+    """Compare typebar with other engines: the same model, prompts and threads, one process at a time, in turn.
+
+    A ratio above 1 means that typebar is better, whatever the metric.
+    """
+    _require_extra()
+    from rich.console import Console
+
+    from typebar.bench import engines, metrics, tables
+    from typebar.bench.compare import Task
+    from typebar.bench.compare import compare as measure
+    from typebar.model.download import resolve_model
+
+    tables.check_writable(json_file)
+    wanted = metrics.choose(_words(only))
+    console = Console()
+    names = _words(peers)
+    _, missing = engines.choose(names)
+    with tables.progress_bar(console, "compare") as progress:
+        for name in missing if install else ():
+            if name in engines.RIVALS:
+                progress(f"installing {name}", 0.0)
+                engines.RIVALS[name].install()
+        found, missing = engines.choose(names)
+        task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted)
+        report = measure(task, found, missing, rounds, progress)
+    tables.print_comparison(console, report)
+    if json_file:
+        tables.save(json_file, report)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _usual_threads() -> int:
+    from typebar import _native
+
+    return _native.choose_threads()[0]
 
 
 @bench.command()
@@ -43,7 +101,7 @@ def soak(
     threads: options.Threads = None,
     api_key: Annotated[str, typer.Option(envvar="TYPEBAR_API_KEY", help="For --url.", show_envvar=False)] = "",
     seed: Annotated[int, typer.Option(help="Makes the mix repeatable.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Where to write everything that was seen.")] = None,
+    json_file: Json = None,
 ) -> None:
     """Serve many users for a long time, some of whom leave or ask nonsense, and check every answer.
 

@@ -7,7 +7,10 @@ Two jobs: speed (measure.py), and, with `out` in the job, the logits of every to
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
+from importlib.metadata import version
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import measure
@@ -18,6 +21,8 @@ LIKELIEST = 20_000  # ids that xllamacpp is asked for; each costs time as JSON
 class Xllamacpp:
     def __init__(self, job: dict[str, Any]) -> None:
         import xllamacpp
+
+        self._job = job
 
         params = xllamacpp.CommonParams()
         params.model.path = job["model"]
@@ -30,10 +35,28 @@ class Xllamacpp:
         params.verbosity = 0
         self._server = xllamacpp.Server(params)
 
-    def complete(self, tokens: list[int], count: int) -> int:
+    def about(self) -> dict[str, Any]:
+        import xllamacpp
+
+        return _about(self._job, f"xllamacpp {version('xllamacpp')}", str(xllamacpp.get_system_info()))
+
+    def complete(self, prompts: Sequence[list[int]], count: int, arrived: measure.Arrived, keep: bool) -> int:
+        [prompt] = prompts  # several at once are for its server
+        drawn = 0
+        broken = ""
+
+        def take(chunk: dict[str, Any]) -> None:
+            nonlocal drawn, broken
+            if any(choice["text"] for choice in chunk.get("choices", [])):  # a token may end within a character
+                arrived(0)
+            drawn = chunk.get("usage", {}).get("completion_tokens", drawn)
+            broken = str(chunk["error"]) if "error" in chunk else broken
+
         # No probabilities: the server would sort the vocabulary for them.
-        answer = self._ask(prompt=tokens, max_tokens=count, ignore_eos=True, cache_prompt=False)
-        drawn: int = answer["usage"]["completion_tokens"]
+        request = {"prompt": prompt, "max_tokens": count, "ignore_eos": True, "cache_prompt": keep, "temperature": 0}
+        self._server.handle_completions({**request, "stream": True}, take)
+        if broken:
+            raise RuntimeError(broken)
         return drawn
 
     def logits(self, tokens: list[int], vocab: int) -> Any:
@@ -59,6 +82,7 @@ class LlamaCppPython:
     def __init__(self, job: dict[str, Any]) -> None:
         import llama_cpp
 
+        self._job = job
         threads, context = job["threads"], job["context"]
         self._llama = llama_cpp.Llama(
             job["model"],
@@ -70,14 +94,35 @@ class LlamaCppPython:
             verbose=False,
         )
 
-    def complete(self, tokens: list[int], count: int) -> int:
-        self._llama.reset()
-        drawn = self._llama.generate(tokens, temp=0.0, repeat_penalty=1.0, reset=True)
-        return len(list(islice(drawn, count)))
+    def about(self) -> dict[str, Any]:
+        import llama_cpp
+
+        return _about(
+            self._job, f"llama-cpp-python {llama_cpp.__version__}", llama_cpp.llama_print_system_info().decode()
+        )
+
+    def complete(self, prompts: Sequence[list[int]], count: int, arrived: measure.Arrived, keep: bool) -> int:
+        [prompt] = prompts
+        if not keep:
+            self._llama.reset()
+        drawn = 0
+        for _ in islice(self._llama.generate(prompt, temp=0.0, repeat_penalty=1.0, reset=True), count):
+            drawn += 1
+            arrived(0)
+        return drawn
 
     def logits(self, tokens: list[int], vocab: int) -> Any:
         self._llama.eval(tokens)
         return self._llama.scores[: len(tokens)]
+
+
+def _about(job: dict[str, Any], version: str, features: str) -> dict[str, Any]:
+    return {
+        "version": version,
+        "format": f"GGUF, the same file ({Path(job['model']).name})",
+        "flags": f"threads={job['threads']} flash_attn=auto; {features.strip(' |')}",
+        "token_bytes": None,  # the weights of the file, which the caller knows
+    }
 
 
 def main() -> None:

@@ -1,64 +1,156 @@
-"""The speed job: what an adapter does with its engine, the same for all. Standard library only."""
+"""What an adapter measures with its engine, the same for all. Standard library only.
+
+One process, one job: a JSON object on the command line, a JSON line as the answer. Job: `model` (path), `threads`,
+`context` (tokens that the cache must hold), `tokens` (ids to take prompts from), `chats` (ids of short prompts for
+several users), `metrics` (those wanted).
+"""
 
 import json
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-DECODE_PROMPT = 16
-PREFILL_PROMPT = 512
-DECODE_TOKENS = 128
+FIRST_PROMPT = 16  # tokens of the prompt whose first token ends the start
+DECODE_TOKENS = 64
+CHAT_TOKENS = 64
+NEW_IN_TURN = 32
+REPEATS = {32: 3, 512: 2, 2000: 1}  # of a first token, by tokens of the prompt
+WAVES = 2  # of chats that start together, where their first tokens are looked at
+
+Arrived = Callable[[int], None]
 
 
 class Engine(Protocol):
-    """A loaded model. Nothing is kept between calls: a prompt that comes again is computed again."""
+    """A loaded model."""
 
-    def complete(self, tokens: list[int], count: int) -> int:
-        """Draws the `count` tokens that greedily follow `tokens`, end tokens among them; returns how many came."""
+    def about(self) -> dict[str, Any]:
+        """`version`, `format` and `flags` as text, and `token_bytes`: weights read for a token."""
+
+    def complete(self, prompts: Sequence[list[int]], count: int, arrived: Arrived, keep: bool) -> int:
+        """Draws greedily the `count` tokens that follow each prompt, end tokens among them; how many came for each.
+
+        arrived: called with the number of the prompt whenever a token of its answer is there. keep: keys and values of
+        earlier calls may be reused, and these are kept, where the engine can.
+        """
 
 
 def run(load: Callable[[dict[str, Any]], Engine]) -> None:
-    """Reads the job from the command line, runs it and prints one JSON line.
-
-    Job: `model` (path), `threads`, `context` (tokens that the cache must hold), `tokens` (ids to take prompts from, at
-    least `context`), `repeats`.
-    """
+    """Reads the job from the command line, does it and prints one JSON line."""
     job = json.loads(sys.argv[1])
     engine = load(job)
-    tokens, repeats = job["tokens"], job["repeats"]
-    engine.complete(tokens[:DECODE_PROMPT], 1)
+    complete(engine, [job["tokens"][:FIRST_PROMPT]], 1)
     first_token_at = time.monotonic()
-    prefill = [_seconds(engine, tokens[:PREFILL_PROMPT], 1) for _ in range(repeats)]
-    # The prompt's own time is taken off by a run that stops at its first token.
-    start = [_seconds(engine, tokens[:DECODE_PROMPT], 1) for _ in range(repeats)]
-    whole = [_seconds(engine, tokens[:DECODE_PROMPT], 1 + DECODE_TOKENS) for _ in range(repeats)]
-    decode = statistics.median(whole) - statistics.median(start)
-    _seconds(engine, tokens[: job["context"] - 64], 32)
+    session = Session(engine, job)
+    figures = session.figures()
     print(
         json.dumps(
-            {
-                "first_token_at": first_token_at,
-                "prefill_tps": PREFILL_PROMPT / statistics.median(prefill),
-                "decode_tps": DECODE_TOKENS / decode,
-                "peak_rss_mb": _peak_rss() / 1e6,
-            }
-        )
+            {"first_token_at": first_token_at, "figures": figures, "streams": session.streams, **engine.about()}
+        ),
+        flush=True,
     )
 
 
-def _seconds(engine: Engine, tokens: list[int], count: int) -> float:
+class Answers:
+    """What came for prompts that were asked together: moments in seconds from the asking."""
+
+    def __init__(self, firsts: list[float], arrivals: int, end: float, count: int) -> None:
+        self.firsts, self.arrivals, self.end, self.count = firsts, arrivals, end, count
+
+    @property
+    def tps(self) -> float:
+        """Tokens a second, of all answers together, from the first token of any to the last of all."""
+        return len(self.firsts) * (self.count - 1) / (self.end - min(self.firsts))
+
+
+def complete(engine: Engine, prompts: Sequence[list[int]], count: int, keep: bool = False) -> Answers:
+    """Asks and notes what came when."""
+    firsts: dict[int, float] = {}
+    arrivals = 0
     start = time.perf_counter()
-    drawn = engine.complete(tokens, count)
-    seconds = time.perf_counter() - start
-    if drawn != count:
-        raise RuntimeError(f"{count} tokens were asked for, {drawn} came")
-    return seconds
+
+    def arrived(number: int) -> None:
+        nonlocal arrivals
+        arrivals += 1
+        firsts.setdefault(number, time.perf_counter() - start)
+
+    drawn = engine.complete(prompts, count, arrived, keep)
+    end = time.perf_counter() - start
+    if drawn != count or len(firsts) != len(prompts):
+        raise RuntimeError(f"{count} tokens were asked for, {drawn} came, for {len(firsts)} of {len(prompts)} prompts")
+    return Answers(list(firsts.values()), arrivals, end, count)
 
 
-def _peak_rss() -> int:
-    """Bytes; mapped files count as far as they are in memory."""
-    status = Path("/proc/self/status").read_text()
+class Session:
+    """All wanted figures of one engine, short prompts first, so that memory is read before the longest."""
+
+    def __init__(self, engine: Engine, job: dict[str, Any]) -> None:
+        self.engine, self.wanted = engine, set(job["metrics"])
+        self.tokens, self.chats = job["tokens"], job["chats"]
+        self.streams: bool | None = None  # None: no answer of several tokens was measured
+
+    def figures(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for length, repeats in REPEATS.items():
+            if self._wants(f"ttft_ms_{length}", *(["prefill_tps_512"] if length == 512 else [])):
+                found[f"ttft_ms_{length}"] = self._first_token_ms(length, repeats)
+        if self._wants("prefill_tps_512"):
+            found["prefill_tps_512"] = 512e3 / found["ttft_ms_512"]
+        for length in (0, 1000):
+            if self._wants(f"decode_tps_{length}"):
+                found[f"decode_tps_{length}"] = self._decode_tps(length)
+        if self._wants("warm_ttft_ms"):
+            found["warm_ttft_ms"] = self._warm_ms(self.tokens[: 512 + NEW_IN_TURN])
+        if self._wants("shared_ttft_ms"):
+            other = self.tokens[:480] + self.tokens[600 : 600 + NEW_IN_TURN]
+            found["shared_ttft_ms"] = self._warm_ms(other)
+        for users in (1, 4, 8):
+            found |= self._aggregate(users)
+        if self._wants("peak_rss_mb"):
+            if not self._wants("ttft_ms_2000"):
+                self._first_token_ms(2000, 1)
+            found["peak_rss_mb"] = peak_rss("self") / 1e6
+        if self._wants("decode_tps_3500"):
+            found["decode_tps_3500"] = self._decode_tps(3500)
+        return {name: value for name, value in found.items() if name in self.wanted}
+
+    def _wants(self, *names: str) -> bool:
+        return not self.wanted.isdisjoint(names)
+
+    def _first_token_ms(self, length: int, repeats: int) -> float:
+        prompts = [self.tokens[:length]]
+        return 1e3 * statistics.median(complete(self.engine, prompts, 1).firsts[0] for _ in range(repeats))
+
+    def _decode_tps(self, context: int) -> float:
+        answers = complete(self.engine, [self.tokens[: context or FIRST_PROMPT]], 1 + DECODE_TOKENS)
+        self.streams = answers.arrivals >= DECODE_TOKENS // 8  # a token may end within a character and show nothing
+        return answers.tps
+
+    def _warm_ms(self, second: list[int]) -> float:
+        """First token of a prompt that begins as an earlier one did."""
+        complete(self.engine, [self.tokens[:512]], 1, keep=True)
+        return 1e3 * complete(self.engine, [second], 1, keep=True).firsts[0]
+
+    def _aggregate(self, users: int) -> dict[str, float]:
+        p95 = f"p95_ttft_ms_{users}"
+        if not self._wants(f"aggregate_tps_{users}", p95):
+            return {}
+        waves = WAVES if self._wants(p95) else 1
+        all_answers = [complete(self.engine, self.chats[:users], CHAT_TOKENS) for _ in range(waves)]
+        firsts = [first for answers in all_answers for first in answers.firsts]
+        speed = statistics.median(answers.tps for answers in all_answers)
+        return {f"aggregate_tps_{users}": speed, p95: 1e3 * percentile(firsts, 95)}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of all do not exceed."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+def peak_rss(pid: int | str) -> int:
+    """Bytes that a process held at most (VmHWM); mapped files count as far as they are in memory."""
+    status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -1,20 +1,59 @@
-"""typebar itself under the speed job, through its Python API."""
+"""typebar itself, by its engine's own thread as its server runs it."""
 
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import measure
 
-from typebar import LLM, SamplingParams
+from typebar.config import EngineConfig
+from typebar.engine.engine import Engine
+from typebar.engine.params import SamplingParams
+from typebar.engine.request import Output
+from typebar.engine.worker import Worker
+from typebar.model.load import load_model
 
 
 class Typebar:
     def __init__(self, job: dict[str, Any]) -> None:
-        self._llm = LLM(job["model"], threads=job["threads"], max_model_len=job["context"], max_num_seqs=1)
+        self._quantization = job.get("quantization", "keep")
+        config = EngineConfig(
+            max_model_len=job["context"], threads=job["threads"], quantization=self._quantization, max_num_seqs=8
+        )
+        self._model = load_model(Path(job["model"]), config)
+        self._worker = Worker(Engine(self._model))
+        self._asked = 0
 
-    def complete(self, tokens: list[int], count: int) -> int:
-        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, cache_prompt=False)
-        [result] = self._llm.generate([{"prompt_token_ids": tokens}], params)
-        return len(result.outputs[0].token_ids)
+    def about(self) -> dict[str, Any]:
+        native = self._model.native
+        weights = "as in the file" if self._quantization == "keep" else self._quantization
+        return {
+            "version": version("typebar"),
+            "format": f"GGUF, weights {weights}",
+            "flags": f"threads={native.threads} isa={native.isa} quantization={self._quantization}",
+            "token_bytes": native.memory()["token_read"],
+        }
+
+    def complete(self, prompts: Sequence[list[int]], count: int, arrived: measure.Arrived, keep: bool) -> int:
+        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, cache_prompt=keep)
+        outbox: SimpleQueue[Output] = SimpleQueue()
+        numbers = {}
+        for number, prompt in enumerate(prompts):
+            id = f"{self._asked}-{number}"
+            numbers[id] = number
+            self._worker.submit(self._worker.new(id, prompt, params.for_choice(0, 0)), outbox.put)
+        self._asked += 1
+        drawn = [0] * len(prompts)
+        left = len(prompts)
+        while left:
+            output = outbox.get()
+            for _ in output.token_ids:
+                arrived(numbers[output.request_id])
+            drawn[numbers[output.request_id]] += len(output.token_ids)
+            left -= output.finish_reason is not None
+        return min(drawn)
 
 
 if __name__ == "__main__":

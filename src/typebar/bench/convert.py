@@ -1,0 +1,70 @@
+"""Weights for engines that read no GGUF: a folder of float16 safetensors first, each engine's own format from there.
+
+Everything is made once and kept: <cache>/bench/<digest of the GGUF file>/<form>.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from typebar.errors import TypebarError
+from typebar.model.cache import cache_dir, sha256_file
+from typebar.model.gguf import GGUFFile
+from typebar.text.tokenizer import Tokenizer
+
+
+def half_precision_folder(gguf: Path) -> Path:
+    """The weights of a GGUF file, dequantized, as a folder that transformers and converters read."""
+    command = [sys.executable, "-m", "typebar.bench.convert", str(gguf)]
+    return _made(cache_dir() / "bench" / sha256_file(gguf)[:16] / "float16", command)
+
+
+def converted(folder: Path, name: str, python: str, script: Path) -> Path:
+    """A folder in an engine's own format, made by its adapter in its Python from float16 weights."""
+
+    return _made(folder.with_name(name), [python, str(script), "convert", str(folder)])
+
+
+def _made(folder: Path, command: list[str]) -> Path:
+    """`folder`, made by a command that gets its path as the last argument.
+
+    It is written under another name first, so that what an interruption leaves is never taken for whole.
+    """
+    if folder.exists():
+        return folder
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    done = subprocess.run([*command, str(part)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise TypebarError(f"the weights could not be converted to {folder.name}:\n{done.stderr[-1000:]}")
+    part.rename(folder)
+    return folder
+
+
+def write_half_precision(gguf: Path, folder: Path) -> None:
+    """A folder of float16 safetensors with the model's configuration and tokenizer. It takes 4 bytes a weight."""
+    from typebar.bench.reference import transformers_model
+
+    network: Any = transformers_model(gguf)
+    network.half().save_pretrained(folder)
+    _write_tokenizer(GGUFFile.open(gguf), folder)
+
+
+def _write_tokenizer(gguf: GGUFFile, folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer.from_gguf(gguf.metadata)
+    control = sorted(tokenizer.control_tokens, key=lambda text: tokenizer.control_tokens[text])
+    end = next(text for text in control if tokenizer.control_tokens[text] in tokenizer.end_ids)
+    fast: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer._core, eos_token=end, pad_token=end)  # type: ignore[no-untyped-call]
+    fast.add_special_tokens({"additional_special_tokens": control})
+    fast.save_pretrained(str(folder))
+
+
+if __name__ == "__main__":
+    write_half_precision(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,109 @@
+"""The engines that can be compared: where each is found, what weights it takes, how its server is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from typebar.bench.convert import converted, half_precision_folder
+from typebar.bench.process import serve_command
+from typebar.errors import ParameterError, TypebarError
+from typebar.model.cache import cache_dir
+
+PEERS = Path(__file__).with_name("peers")
+NOT_SUPPORTED = dict.fromkeys(("openvino", "onnxruntime", "ctranslate2", "vllm"), "not supported yet")
+
+Server = Callable[[str, Path, int, int, int], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine.
+
+    script: its adapter in peers/. module: what must be importable. packages: what --install puts into an environment
+    of its own. weights: gguf (the file itself), hf (a folder of float16 weights) or own (made from that folder by
+    `python ADAPTER convert FOLDER TO`). server: its command line from Python, model, port, users and threads; None:
+    it is a library.
+    """
+
+    name: str
+    script: str
+    module: str
+    packages: tuple[str, ...] = ()
+    weights: str = "gguf"
+    server: Server | None = None
+
+    @property
+    def path(self) -> Path:
+        return PEERS / self.script
+
+    def python(self) -> str | None:
+        """The interpreter that has it: this one, or that of its own environment; None where it is not installed."""
+        if importlib.util.find_spec(self.module):
+            return sys.executable
+        own = self._environment() / "bin" / "python"
+        return str(own) if own.exists() else None
+
+    def install(self) -> None:
+        """Make its own environment. TypebarError with what pip said where that fails."""
+        folder = self._environment()
+        venv.create(folder, with_pip=True, clear=True)
+        python = folder / "bin" / "python"
+        done = subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", *self.packages],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            python.unlink()
+            raise TypebarError(f"{self.name} could not be installed into {folder}:\n{done.stderr[-1000:]}")
+
+    def model(self, gguf: Path, python: str) -> Path:
+        """The weights in its form, made where they are not in the cache yet."""
+        if self.weights == "gguf":
+            return gguf
+        folder = half_precision_folder(gguf)
+        return folder if self.weights == "hf" else converted(folder, self.name, python, self.path)
+
+    def _environment(self) -> Path:
+        return cache_dir() / "peers" / self.name
+
+
+def _typebar_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:
+    return serve_command(str(model), port, "--threads", str(threads), "--max-model-len", "2048")
+
+
+def _llamacpp_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:
+    job = {"model": str(model), "threads": threads, "slots": users, "context": 2048, "port": port}
+    return [python, str(PEERS / "llamacpp_server.py"), json.dumps(job)]
+
+
+TYPEBAR = Engine("typebar", "ours.py", "typebar", server=_typebar_server)
+RIVALS = {
+    engine.name: engine
+    for engine in (
+        Engine("llama.cpp", "llamacpp.py", "xllamacpp", ("xllamacpp",), server=_llamacpp_server),
+        Engine("transformers", "hf.py", "transformers", ("transformers", "torch"), "hf"),
+    )
+}
+
+
+def choose(names: list[str]) -> tuple[list[Engine], dict[str, str]]:
+    """The installed ones of these peers, and why each other one is missing. ParameterError for an unknown name."""
+    known = [*RIVALS, *NOT_SUPPORTED]
+    found, missing = [], {}
+    for name in names:
+        if name in NOT_SUPPORTED:
+            missing[name] = NOT_SUPPORTED[name]
+        elif name not in RIVALS:
+            raise ParameterError("peers", f"of {', '.join(known)}", name)
+        elif RIVALS[name].python() is None:
+            missing[name] = f"not installed: typebar bench compare --peers {name} --install"
+        else:
+            found.append(RIVALS[name])
+    return found, missing

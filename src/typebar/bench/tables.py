@@ -1,0 +1,117 @@
+"""Reports of comparisons, loads and ladders as rich tables, and saved as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from typebar.bench.metrics import BY_KEY
+from typebar.errors import TypebarError
+from typebar.model.cache import write_json
+
+Json = dict[str, Any]
+
+
+def save(path: Path, report: Json) -> None:
+    """Write JSON under a temporary name and rename it. TypebarError where it cannot be written."""
+    try:
+        write_json(path, report)
+    except OSError as error:
+        raise TypebarError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def check_writable(path: Path | None) -> None:
+    """Before anything is measured: TypebarError where a report could not be written at the end."""
+    if path and not (path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)):
+        raise TypebarError(f"{path} cannot be written: make the folder {path.absolute().parent}, or write elsewhere")
+
+
+@contextmanager
+def progress_bar(console: Console, name: str) -> Iterator[Any]:
+    """A bar on a terminal, plain lines elsewhere. The context is a function of what is done and the share behind."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[doing]}"))
+    bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    with bar:
+        task = bar.add_task(name, total=1.0, doing="")
+
+        def show(doing: str, share: float) -> None:
+            if not console.is_terminal:
+                console.print(escape(doing), highlight=False)
+            bar.update(task, completed=share, doing=escape(doing))
+
+        yield show
+
+
+def print_comparison(console: Console, report: Json) -> None:
+    """Medians with their range and, for peers, the ratio; then what each engine was, and what was missing."""
+    engines = report["engines"]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(f"MEDIAN OF {report['rounds']} (RANGE), RATIO")
+    for name in engines:
+        table.add_column(name, justify="right")
+    for key, metric in BY_KEY.items():
+        cells = [
+            _cell(engine["metrics"].get(key), report["ratios"].get(name, {}).get(key))
+            for name, engine in engines.items()
+        ]
+        if any(cells):
+            table.add_row(metric.title, *cells)
+    for key, title in _HARDWARE.items():
+        figures = [engine["hardware"].get(key) for engine in engines.values()]
+        if any(figure is not None for figure in figures):
+            table.add_row(title, *("" if figure is None else number(figure) for figure in figures), style="dim")
+    table.add_row("streams", *(_YES[engine["streams"]] for engine in engines.values()), style="dim")
+    console.print(table)
+    console.print("ratio: how many times better typebar is; below 1 it is worse", style="dim")
+    for name, engine in engines.items():
+        console.print(
+            f"[bold]{name}[/] {escape(engine['version'])}; {escape(engine['format'])}; {escape(engine['flags'])}"
+        )
+    machine = report["machine"]
+    console.print(
+        f"{machine['cpu']}, {machine['threads']} threads, {machine['bandwidth_gb_s']} GB/s read; "
+        f"{report['model']['file']}",
+        highlight=False,
+    )
+    for name, why in report["missing"].items():
+        console.print(f"[yellow]without {name}:[/] {escape(why)}", highlight=False)
+    if report["left_out"]:
+        console.print(f"[dim]not measured: {', '.join(report['left_out'])}[/]", highlight=False)
+    for name, engine in engines.items():
+        for round_number, watch in enumerate(engine["watch"], 1):
+            if watch["disturbed"]:
+                console.print(
+                    f"[yellow]disturbed:[/] {name} in round {round_number}: others used {watch['others_cpus']:.2f} "
+                    f"processors, the hypervisor took {watch['steal_cpus']:.2f}",
+                    highlight=False,
+                )
+
+
+_HARDWARE = {
+    "decode_gb_s": "decode, GB/s of weights",
+    "decode_bandwidth_percent": "of the measured bandwidth, %",
+    "prefill_gmac_s": "prefill, GMAC/s",
+}
+_YES = {True: "yes", False: "no", None: ""}
+
+
+def number(value: float) -> str:
+    """Three digits that matter."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _cell(figures: Json | None, ratio: float | None) -> str:
+    if figures is None:
+        return ""
+    low, high = number(figures["min"]), number(figures["max"])
+    spread = "" if low == high else f" [dim]({low} to {high})[/]"
+    better = "" if ratio is None else f" [{'green' if ratio >= 1 else 'red'}]{ratio:.2f}x[/]"
+    return f"{number(figures['median'])}{spread}{better}"

@@ -1,0 +1,121 @@
+"""Comparisons of real engines on a tiny random model, and what their figures mean."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from typebar.bench import engines, metrics
+from typebar.bench.compare import Task, compare
+from typebar.bench.engines import Engine
+from typebar.bench.machine import Watch
+from typebar.bench.metrics import BY_KEY, METRICS
+from typebar.bench.peers.measure import percentile
+
+KEYS = [
+    "load_s", "ttft_ms_32", "ttft_ms_512", "ttft_ms_2000", "prefill_tps_512", "decode_tps_0", "decode_tps_1000",
+    "decode_tps_3500", "aggregate_tps_1", "aggregate_tps_4", "aggregate_tps_8", "p95_ttft_ms_4", "warm_ttft_ms",
+    "peak_rss_mb",
+]  # fmt: skip
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "typebar", "bench", "compare", *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+
+
+def test_metrics_are_those_that_readers_of_the_json_expect() -> None:
+    assert [metric.key for metric in METRICS] == KEYS
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_ratio_above_one_means_that_ours_is_better(key: str) -> None:
+    faster, slower = 200.0, 100.0
+    best_first = (faster, slower) if key.split("_")[1] == "tps" else (slower, faster)
+    assert metrics.ratio(BY_KEY[key], *best_first) == 2.0
+    assert metrics.ratio(BY_KEY[key], *reversed(best_first)) == 0.5
+
+
+def test_llamacpp_is_compared_with_one_command(tiny_path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    wanted = ["load_s", "ttft_ms_32", "decode_tps_0", "aggregate_tps_4", "p95_ttft_ms_4", "warm_ttft_ms", "peak_rss_mb"]
+    file = tmp_path / "compare.json"
+    done = run(
+        "-m", str(tiny_path), "--peers", "llama.cpp,vllm", "--rounds", "2", "--threads", "1",
+        "--only", ",".join(wanted), "--json", str(file),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(file.read_text())
+    assert set(report["engines"]) == {"typebar", "llama.cpp"} and report["rounds"] == 2
+    for name, engine in report["engines"].items():
+        assert engine["version"] and engine["format"] and "threads=1" in engine["flags"], name
+        assert list(engine["metrics"]) == wanted
+        assert all(0 < figure["min"] <= figure["median"] <= figure["max"] for figure in engine["metrics"].values())
+        assert isinstance(engine["streams"], bool)
+        assert len(engine["watch"]) == 2 and "steal_cpus" in engine["watch"][0]
+        assert engine["hardware"]["decode_gb_s"] > 0
+    assert report["engines"]["typebar"]["streams"]
+    ours, theirs = (report["engines"][name]["metrics"] for name in ("typebar", "llama.cpp"))
+    for key, ratio in report["ratios"]["llama.cpp"].items():
+        a, b = ours[key]["median"], theirs[key]["median"]
+        assert ratio == pytest.approx(a / b if "tps" in key else b / a)
+    assert report["machine"]["bandwidth_gb_s"] > 0
+    assert "not supported yet" in report["missing"]["vllm"] and "without vllm" in done.stdout
+    assert "decode_tps_3500" in report["left_out"]
+    assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]
+
+
+def test_transformers_runs_on_the_same_weights(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not find_spec("transformers"):
+        pytest.skip("transformers is not installed")
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path))
+    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32", "aggregate_tps_4"]))
+    report = compare(task, [engines.RIVALS["transformers"]], {}, 1, lambda doing, share: None)
+    assert report["missing"] == {}
+    assert set(report["ratios"]["transformers"]) == {"ttft_ms_32", "aggregate_tps_4"}
+    assert "float32" in report["engines"]["transformers"]["format"]
+
+
+def test_peer_that_fails_is_told_and_the_others_go_on(tiny_path: Path) -> None:
+    broken = Engine("broken", "no_such_adapter.py", "typebar")
+    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32"]))
+    report = compare(task, [broken], {}, 1, lambda doing, share: None)
+    assert set(report["engines"]) == {"typebar"}
+    assert "no_such_adapter.py" in report["missing"]["broken"]
+
+
+def test_missing_peer_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path))
+    absent = Engine("absent", "ours.py", "no_such_module")
+    monkeypatch.setitem(engines.RIVALS, "absent", absent)
+    found, missing = engines.choose(["absent"])
+    assert found == []
+    assert "not installed" in missing["absent"] and "--peers absent --install" in missing["absent"]
+
+
+def test_unknown_names_are_refused() -> None:
+    for arguments in (["--peers", "gpt"], ["--only", "speed"]):
+        done = run(*arguments)
+        assert done.returncode == 2 and arguments[1] in done.stderr
+
+
+def test_work_of_others_is_noticed() -> None:
+    """A process that this one has not waited for counts as somebody else's."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with Watch() as watch:
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(1)"], check=True)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert watch.others > 0.1 and watch.disturbed
+
+
+def test_percentile_is_a_value_that_was_seen() -> None:
+    assert percentile([3.0, 1.0, 2.0, 4.0], 95) == 4.0
+    assert percentile([3.0, 1.0, 2.0, 4.0], 50) == 2.0
