@@ -94,28 +94,41 @@ async function* events(response: Response, signal: AbortSignal): AsyncGenerator<
   const reader = response.body!.getReader()
   const decoder = new TextDecoder()
   const parser = new EventParser()
+  const watch = new Watch(() => void reader.cancel().catch(() => undefined))
   try {
     for (;;) {
-      const { done, value } = await readInTime(reader, signal)
+      const { done, value } = await reader.read()
+      if (watch.isOver) throw new StreamCut('nothing comes any more')
       if (done) return
+      watch.restart()
       yield* parser.push(decoder.decode(value, { stream: true }))
     }
-  } finally {
-    void reader.cancel().catch(() => undefined)
-  }
-}
-
-async function readInTime(reader: ReadableStreamDefaultReader<Uint8Array>, signal: AbortSignal) {
-  let timer: ReturnType<typeof setTimeout> | undefined
-  const silence = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new StreamCut('nothing comes any more')), SILENCE)
-  })
-  try {
-    return await Promise.race([reader.read(), silence])
   } catch (error) {
     if (signal.aborted || error instanceof StreamCut) throw error
     throw new StreamCut(String(error))
   } finally {
-    clearTimeout(timer)
+    watch.end()
+    void reader.cancel().catch(() => undefined)
+  }
+}
+
+/** Calls `onSilence` once nothing was heard for SILENCE. */
+class Watch {
+  isOver = false
+  private heard = performance.now()
+  private readonly timer = setInterval(() => {
+    if (performance.now() - this.heard < SILENCE) return
+    this.isOver = true
+    this.onSilence()
+  }, SILENCE / 10)
+
+  constructor(private readonly onSilence: () => void) {}
+
+  restart(): void {
+    this.heard = performance.now()
+  }
+
+  end(): void {
+    clearInterval(this.timer)
   }
 }

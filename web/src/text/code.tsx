@@ -13,7 +13,8 @@ function loadLanguages(): Promise<Languages> {
   return loading
 }
 
-const MAX_OPEN = 12_000 // characters of code that is being written which are still coloured at every paint
+const MAX_OPEN = 12_000 // characters of code that is being written which are still coloured
+const COLOURED = 400 // ms between colourings of code that is being written; what comes between them is added without
 const MAX_CLOSED = 100_000
 
 /** Code with its colours and a button that copies it. */
@@ -24,10 +25,17 @@ export function CodeBlock({ text, language, isOpen }: { text: string; language: 
   useEffect(() => {
     if (!isLoaded && language) void loadLanguages().then(() => setLoaded(true), () => undefined)
   }, [language])
+  const colouredAt = useRef(-Infinity)
   useLayoutEffect(() => {
+    const shown = code.current!.textContent!
+    if (isOpen && performance.now() - colouredAt.current < COLOURED && text.startsWith(shown)) {
+      append(code.current!, text.slice(shown.length))
+      return
+    }
     const parts = isLoaded && isShort ? languages!.colored(text, language.toLowerCase()) : null
     code.current!.replaceChildren(parts ?? text)
-  }, [text, language, isLoaded, isShort])
+    colouredAt.current = performance.now()
+  }, [text, language, isLoaded, isShort, isOpen])
   return (
     <figure class="code">
       <figcaption>
@@ -37,4 +45,10 @@ export function CodeBlock({ text, language, isOpen }: { text: string; language: 
       <pre tabIndex={0}><code ref={code} /></pre>
     </figure>
   )
+}
+
+/** Add text behind what is there. */
+function append(element: HTMLElement, text: string): void {
+  if (element.lastChild instanceof Text) element.lastChild.appendData(text)
+  else element.append(text)
 }

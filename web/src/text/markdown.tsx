@@ -9,27 +9,47 @@ import { safeAddress } from './links'
 import { Formula } from './formula'
 import type { MathToken } from './parser'
 
+const GROUP = 16 // complete blocks that are compared as one when the text grows
+
 /**
  * Markdown as elements. They are built from tokens, never from HTML text, so that whatever a model writes stays text:
  * there is no element, attribute or address here that this file does not make itself.
  */
 export function Markdown({ text, isGrowing, withMath }: { text: string; isGrowing: boolean; withMath: boolean }) {
   const blocks = useRef<Blocks | null>(null)
-  const drawn = useRef(new WeakMap<Block, VNode>())
+  const drawn = useRef(new WeakMap<Block, VNode>()) // Preact passes over an element that it has seen
+  const groups = useRef(new WeakMap<Block, VNode>())
   if (isGrowing) blocks.current ??= new Blocks(withMath)
   else blocks.current = null
   const shown = useMemo(() => blocks.current?.update(text) ?? blocksOf(text, withMath), [text, isGrowing, withMath])
   return (
     <div class="markdown">
-      {shown.map((block) => {
-        let element = drawn.current.get(block)
-        if (!element) {
-          element = <BlockView key={block.start} token={block.token} isOpen={block.isOpen} />
-          drawn.current.set(block, element) // Preact passes over an element that it has seen
-        }
-        return element
+      {grouped(shown).map((group) => {
+        const last = group.at(-1)!
+        const isComplete = group.length === GROUP && !last.isOpen
+        const element = isComplete ? groups.current.get(last) : undefined
+        if (element) return element
+        const made = <Group key={group[0]!.start} blocks={group} drawn={drawn.current} />
+        if (isComplete) groups.current.set(last, made)
+        return made
       })}
     </div>
+  )
+}
+
+function grouped(blocks: Block[]): Block[][] {
+  return Array.from({ length: Math.ceil(blocks.length / GROUP) }, (_, at) => blocks.slice(at * GROUP, (at + 1) * GROUP))
+}
+
+function Group({ blocks, drawn }: { blocks: Block[]; drawn: WeakMap<Block, VNode> }) {
+  return (
+    <>
+      {blocks.map((block) => {
+        const element = drawn.get(block) ?? <BlockView key={block.start} token={block.token} isOpen={block.isOpen} />
+        drawn.set(block, element)
+        return element
+      })}
+    </>
   )
 }
 

@@ -1,10 +1,10 @@
-export const PAINT = 50 // ms between paints
-const CATCH_UP = 3 // paints over which text that came at once is spread
+export const PAINT = 100 // ms between paints; each costs the browser about 5 ms, most of it outside scripts
+const CATCH_UP = 2 // paints over which text that came at once is spread
 const LEAST = 24 // characters a paint at least shows, if it has them
-const LATE = 200 // ms after which a paint, in a tab that sleeps, shows everything
+const LATE = 400 // ms after which a paint, in a tab that sleeps, shows everything
 
 /**
- * Draws text at a steady pace, however it comes: at most one paint in 50 ms, and a burst over three of them.
+ * Draws text at a steady pace, however it comes: at most one paint in 100 ms, and a burst over a few of them.
  *
  * `draw` gets the text so far. `finish` draws the rest at once.
  */
