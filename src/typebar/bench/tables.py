@@ -95,6 +95,31 @@ def print_comparison(console: Console, report: Json) -> None:
                 )
 
 
+def print_load(console: Console, report: Json) -> None:
+    """Latencies, speed and errors of a load."""
+    load = report["load"]
+    how = f"{load['closed']} users" if "closed" in load else f"{load['poisson_requests_s']:g} requests a second"
+    console.print(f"{report['model']} at {report['url']}, {how}", highlight=False)
+    table = Table("MS", box=None, header_style="bold", pad_edge=False)
+    for column in ("P50", "P95", "P99", "MAX"):
+        table.add_column(column, justify="right")
+    rows = {"first token": "ttft", "between pieces": "itl", "whole answer": "whole"}
+    figures = {title: report["latencies_ms"][key] for title, key in rows.items()}
+    figures |= {f"first token, {kind}": entry["ttft"] for kind, entry in report["kinds"].items()}
+    for title, values in figures.items():
+        if values:
+            table.add_row(title, *(number(value) for value in values.values()))
+    console.print(table)
+    console.print(
+        f"{report['completed']} of {report['requests']} answered in {report['seconds']:.1f} s, "
+        f"{number(report['output_tps'])} tokens/s, {report['prompt_tokens']} prompt tokens "
+        f"({report['cached_tokens']} of them cached)",
+        highlight=False,
+    )
+    for error, count in report["errors"].items():
+        console.print(f"[bold red]{count} failed:[/] {escape(error)}", highlight=False)
+
+
 _HARDWARE = {
     "decode_gb_s": "decode, GB/s of weights",
     "decode_bandwidth_percent": "of the measured bandwidth, %",

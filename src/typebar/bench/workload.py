@@ -163,7 +163,7 @@ def bad_requests(texts: Texts, rng: random.Random, context: int) -> list[Bad]:
 async def prepare(client: Client, requests: int, long_share: float, seed: int) -> Workload:
     """Hold every conversation once, one request at a time and with nothing cached, and keep the answers."""
     rng = random.Random(seed)
-    context = await _context(client)
+    context = await context_length(client)
     texts = Texts(await chars_per_token(client))
     conversations = [
         [chat async for chat in _hold(client, script)] for script in scripts(rng, texts, context, requests, long_share)
@@ -214,7 +214,7 @@ def _mixed_text() -> str:
     return files("typebar.bench").joinpath("mixed.txt").read_text(encoding="utf-8")
 
 
-async def _context(client: Client) -> int:
+async def context_length(client: Client) -> int:
     """Tokens of prompt and answer together that the server takes."""
     models = json.loads(await client.text("/v1/models"))["data"]
     [model, *_] = models

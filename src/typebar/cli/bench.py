@@ -72,6 +72,44 @@ def compare(
         tables.save(json_file, report)
 
 
+@bench.command()
+def load(
+    url: Annotated[str, typer.Option(help="Any OpenAI-compatible server, without /v1.")] = "http://127.0.0.1:8000",
+    requests: Annotated[int, typer.Option(min=1, help="How many requests.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, help="Users who each wait for their answer, then ask again.")] = 4,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests a second at random moments (Poisson), in place of --concurrency.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 96,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which a request has failed.")] = 300.0,
+    api_key: Annotated[str, typer.Option(envvar="TYPEBAR_API_KEY", help="Of the server.", show_envvar=False)] = "",
+    seed: Annotated[int, typer.Option(help="Makes the requests repeatable.")] = 0,
+    json_file: Json = None,
+) -> None:
+    """Ask a server what people ask: Chinese chat, code, long documents and conversations, streamed.
+
+    The exit code is 1 where a request failed.
+    """
+    _require_extra()
+    from rich.console import Console
+
+    from typebar.bench import tables
+    from typebar.bench.load import Plan, run
+
+    tables.check_writable(json_file)
+    plan = Plan(
+        requests=requests, concurrency=concurrency, rate=rate, tokens=max_tokens, timeout=timeout, seed=seed
+    )  # fmt: skip
+    console = Console()
+    with tables.progress_bar(console, "load") as progress:
+        report = asyncio.run(run(plan, url, api_key, progress))
+    tables.print_load(console, report)
+    if json_file:
+        tables.save(json_file, report)
+    if report["errors"]:
+        raise typer.Exit(1)
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 

@@ -1,0 +1,118 @@
+"""Load on real servers, and on one that fails."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from random import Random
+from threading import Thread
+
+import pytest
+
+from typebar.bench.load import Plan
+from typebar.bench.process import ServerProcess, free_port, serve_command
+from typebar.bench.prompts import scripts
+from typebar.bench.workload import Texts
+from typebar.errors import ParameterError
+
+
+@pytest.fixture(scope="module")
+def typebar(tiny_path: Path) -> Iterator[ServerProcess]:
+    port = free_port()
+    with ServerProcess(serve_command(str(tiny_path), port, "--threads", "1"), port) as process:
+        yield process
+
+
+def run(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "typebar", "bench", "load", "--url", url, "--max-tokens", "12", *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("mode", [("--concurrency", "3"), ("--rate", "40")])
+def test_server_is_loaded_by_users_and_at_a_rate(typebar: ServerProcess, tmp_path: Path, mode: tuple[str, str]) -> None:
+    file = tmp_path / "load.json"
+    done = run(typebar.url, "--requests", "12", *mode, "--json", str(file))
+    assert done.returncode == 0, done.stderr + done.stdout
+    report = json.loads(file.read_text())
+    assert report["requests"] == report["completed"] == 12 and report["errors"] == {}
+    for name in ("ttft", "itl", "whole"):
+        figures = report["latencies_ms"][name]
+        assert 0 <= figures["p50"] <= figures["p95"] <= figures["p99"] <= figures["max"], name
+    assert 0 < report["completion_tokens"] <= 12 * 12
+    assert report["output_tps"] == pytest.approx(report["completion_tokens"] / report["seconds"])
+    assert sum(kind["requests"] for kind in report["kinds"].values()) == 12
+    assert "12 of 12 answered" in done.stdout
+
+
+def test_llamacpp_server_is_loaded_too(tiny_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    from typebar.bench.engines import RIVALS
+
+    port = free_port()
+    server = RIVALS["llama.cpp"].server
+    assert server
+    with ServerProcess(server(sys.executable, tiny_path, port, 2, 1), port) as process:
+        done = run(process.url, "--requests", "4", "--concurrency", "2")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "4 of 4 answered" in done.stdout
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Knows one model, answers the first chat, and refuses all others."""
+
+    answered = 0
+
+    def do_GET(self) -> None:
+        self._send(200, {"data": [{"id": "small", "max_model_len": 512}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        Refusing.answered += 1
+        if Refusing.answered > 1:
+            self._send(503, {"error": {"message": "too busy"}})
+        else:
+            self._send(200, {"usage": {"prompt_tokens": 200}})
+
+    def _send(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def test_refusals_are_counted_and_told() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        done = run(f"http://127.0.0.1:{server.server_port}", "--requests", "5")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.returncode == 1
+    assert "0 of 5 answered" in done.stdout and "too busy" in done.stdout
+
+
+def test_nobody_there_is_told() -> None:
+    done = run(f"http://127.0.0.1:{free_port()}")
+    assert done.returncode == 1 and "no server that can be measured" in done.stderr
+
+
+def test_plans_out_of_range_are_refused() -> None:
+    with pytest.raises(ParameterError, match="rate"):
+        Plan(rate=0.0)
+    with pytest.raises(ParameterError, match="requests"):
+        Plan(requests=0)
+
+
+def test_prompts_are_of_every_kind_and_repeat_with_the_seed() -> None:
+    made = scripts(Random(1), Texts(3.0), 100, 2048)
+    assert {script.kind for script in made} == {"chinese", "code", "document", "conversation"}
+    assert sum(len(script.turns) for script in made) == 100
+    assert made == scripts(Random(1), Texts(3.0), 100, 2048) != scripts(Random(2), Texts(3.0), 100, 2048)
+    assert all(len(script.turns) > 1 for script in made[:-1] if script.kind == "conversation")
