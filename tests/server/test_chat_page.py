@@ -11,7 +11,6 @@ import pytest
 
 from typebar.server.app import create_app
 from typebar.server.chat_page import FOLDER, ChatPage
-from typebar.server.metrics import Metrics
 from typebar.server.settings import ServerSettings
 from typebar.server.state import ServerState
 
@@ -36,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def get(folder: Path, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> httpx.Response:
-    state = ServerState(ServerSettings(), Metrics("tiny"))
+    state = ServerState(ServerSettings())
     transport = httpx.ASGITransport(app=create_app(state, ChatPage(folder)))
 
     async def ask() -> httpx.Response:

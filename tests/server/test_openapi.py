@@ -19,7 +19,6 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from server_process import ServerProcess
 
 from typebar.server.app import create_app
-from typebar.server.metrics import Metrics
 from typebar.server.openapi import document
 from typebar.server.settings import ServerSettings
 from typebar.server.state import ServerState
@@ -51,7 +50,7 @@ def test_the_document_is_valid_openapi(served: Any) -> None:
 
 
 def test_every_route_is_described_and_every_described_one_is_there(tiny_server: ServerProcess, served: Any) -> None:
-    app: Any = create_app(ServerState(ServerSettings(), Metrics("tiny")))
+    app: Any = create_app(ServerState(ServerSettings()))
     routes = {re.sub(r":path}", "}", route.path) for route in app.routes}
     assert routes == set(served["paths"]) | PAGES | {SOCKET}
     for path, methods in served["paths"].items():

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from typebar.server.body import decode_json, read_json
 from typebar.server.client import ClientGone, timed_send
 from typebar.server.errors import APIError
-from typebar.server.guard import guarded
+from typebar.server.guard import guarded, send_error
 from typebar.server.http_protocol import http_protocol, websocket_protocol
-from typebar.server.respond import json_response, send_error
 from typebar.server.settings import ServerSettings
 
 WAIT = 20.0  # seconds: what any step may take on a busy machine
@@ -146,21 +146,28 @@ async def _app(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
         toy.events.put(f"gone {scope['path']}")
 
 
+async def _answer(send: Any, value: Any) -> None:
+    body = msgspec.json.encode(value)
+    headers = [(b"x-request-id", b"r1"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 async def _any(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
-    await json_response(send, 200, {"path": scope["path"]}, {"X-Request-Id": "r1"})
+    await _answer(send, {"path": scope["path"]})
 
 
 async def _names(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
     """The names of the request's headers, as they are once its body was read."""
     while (await receive()).get("more_body"):
         pass
-    await json_response(send, 200, {"names": [name.decode() for name, _ in scope["headers"]]})
+    await _answer(send, {"names": [name.decode() for name, _ in scope["headers"]]})
 
 
 async def _echo(toy: ToyServer, scope: Any, receive: Any, send: Any) -> None:
     """The object sent, as this side reads it."""
     try:
-        await json_response(send, 200, await read_json(scope, receive, toy.settings))
+        await _answer(send, await read_json(scope, receive, toy.settings))
     except APIError as error:
         await send_error(send, error)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -11,19 +13,24 @@ from typebar import __version__
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output, TokenLogprob
 from typebar.server.jobs import Job
-from typebar.server.schema import chat
+from typebar.server.schema.chat import ChatChunk, ChatRequest, FinishReason
+from typebar.server.schema.completion import Completion, CompletionRequest
 from typebar.server.schema.sampling import (
     CacheMiss,
     CompletionTokensDetails,
     PromptProgress,
     PromptTokensDetails,
+    StreamOptions,
     Timings,
     Usage,
 )
+from typebar.server.state import Serving
 from typebar.text.tokenizer import Tokenizer
 
 FINGERPRINT = f"typebar-{__version__}"
 CACHE_MISS_TOKENS = 8  # shown of the prompt where the reuse ended
+
+Chunk = TypeVar("Chunk", ChatChunk, Completion)
 
 
 @dataclass(slots=True)
@@ -39,6 +46,13 @@ class Tally:
         self.completion_tokens += len(output.token_ids)
         if output.finish_reason is not None:
             self.last[index] = output
+
+    async def outputs(self) -> AsyncIterator[tuple[int, Output]]:
+        """All outputs of the job, each with the index of its sequence, counted."""
+        async for outputs in self.job.outputs():
+            for index, output in outputs:
+                self.add(index, output)
+                yield index, output
 
     def usage(self, tokenizer: Tokenizer | None = None) -> Usage:
         """Counts so far; each prompt once, however many answers it has. A `tokenizer` shows where the reuse ended."""
@@ -60,6 +74,49 @@ class Tally:
     def timings(self) -> Timings:
         """Of the first sequence, which has ended."""
         return timings(self.last[0])
+
+
+class OpenAIAnswer(Generic[Chunk]):
+    """What the responses of OpenAI's two routes have alike. `chunk_type`: what their streams are made of."""
+
+    chunk_type: ClassVar[type[Any]]
+
+    def __init__(
+        self, serving: Serving, job: Job, fields: ChatRequest | CompletionRequest, params: SamplingParams
+    ) -> None:
+        self.tally = Tally(job, params.n)
+        self._job = job
+        self._params = params
+        self._tokenizer = serving.engine.tokenizer
+        self._model = serving.name
+        self._created = int(time.time())
+        self._options = fields.stream_options or StreamOptions()
+        self._cache_miss = self._tokenizer if fields.return_cache_miss else None
+
+    def closing(self) -> list[Chunk]:
+        """The usage, where it was asked for."""
+        if not self._options.include_usage:
+            return []
+        chunk = self._chunk()
+        chunk.usage, chunk.timings = self._usage(), self.tally.timings()
+        return [chunk]
+
+    def _chunk(self, *choices: Any) -> Chunk:
+        usage: Usage | UnsetType | None = UNSET
+        if self._options.include_usage:
+            usage = self._usage() if self._options.continuous_usage_stats else None
+        chunk: Chunk = self.chunk_type(
+            id=self._job.id,
+            created=self._created,
+            model=self._model,
+            choices=list(choices),
+            system_fingerprint=FINGERPRINT,
+            usage=usage,
+        )
+        return chunk
+
+    def _usage(self) -> Usage:
+        return self.tally.usage(self._cache_miss)
 
 
 def timings(output: Output) -> Timings:
@@ -93,7 +150,7 @@ def prompt_progress(job: Job, seconds: float) -> PromptProgress:
     )
 
 
-def finish(job: Job, output: Output) -> tuple[chat.FinishReason, str | int | None]:
+def finish(job: Job, output: Output) -> tuple[FinishReason, str | int | None]:
     """`finish_reason` and `stop_reason` of a last output.
 
     OpenAI's clients know no reason for an answer that was ended from outside: "length" stands for the time limit and

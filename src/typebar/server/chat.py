@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, UnsetType
-
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
-from typebar.server.answers import FINGERPRINT, Tally, finish, ignored_warnings, shown_logprobs, timings, token_text
+from typebar.server.answers import (
+    FINGERPRINT,
+    OpenAIAnswer,
+    finish,
+    ignored_warnings,
+    shown_logprobs,
+    timings,
+    token_text,
+)
 from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
 from typebar.server.generate import generate
@@ -34,17 +39,14 @@ from typebar.server.schema.chat import (
     TokenLogprob,
     TopLogprob,
 )
-from typebar.server.schema.fields import read_fields
-from typebar.server.schema.sampling import PromptProgress, StreamOptions, Usage
+from typebar.server.schema.sampling import PromptProgress
 from typebar.server.state import Serving
 
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation, in one piece or as a stream."""
-    serving = exchange.ready()
     exchange.prompt_field = "messages"
-    fields, exchange.ignored = read_fields(await exchange.read(), ChatRequest)
-    serving.check_model(fields.model, exchange.state.settings.strict_model)
+    serving, fields = await exchange.fields(ChatRequest)
     check_stream_options(fields.stream, fields.stream_options)
     check_response_format(fields.response_format)
     params = chat_params(fields, serving.sampling)
@@ -71,29 +73,22 @@ def chat_max_tokens(fields: ChatRequest) -> int | None:
     return fields.max_tokens if fields.max_tokens is not None or fields.n_predict == -1 else fields.n_predict
 
 
-class ChatAnswer:
+class ChatAnswer(OpenAIAnswer[ChatChunk]):
     """The response to one conversation, as one object or as chunks."""
 
+    chunk_type = ChatChunk
+
     def __init__(self, serving: Serving, job: Job, fields: ChatRequest, params: SamplingParams) -> None:
-        self.tally = Tally(job, params.n)
-        self._job = job
-        self._params = params
-        self._tokenizer = serving.engine.tokenizer
-        self._model = serving.name
-        self._created = int(time.time())
-        self._options = fields.stream_options or StreamOptions()
-        self._cache_miss = self._tokenizer if fields.return_cache_miss else None
+        super().__init__(serving, job, fields, params)
         self._echo = echoed(fields)
 
     async def whole(self, ignored: Sequence[str]) -> ChatCompletion:
         """Wait for all answers."""
         texts = [[self._echo] for _ in self._job.requests]
         logprobs: list[list[TokenLogprob]] = [[] for _ in self._job.requests]
-        async for outputs in self._job.outputs():
-            for index, output in outputs:
-                self.tally.add(index, output)
-                texts[index].append(output.text)
-                logprobs[index] += self._logprobs(output)
+        async for index, output in self.tally.outputs():
+            texts[index].append(output.text)
+            logprobs[index] += self._logprobs(output)
         choices = []
         for index, output in sorted(self.tally.last.items()):
             reason, stop_reason = finish(self._job, output)
@@ -143,30 +138,6 @@ class ChatAnswer:
         chunk.prompt_progress = progress
         return chunk
 
-    def closing(self) -> list[ChatChunk]:
-        """The usage, where it was asked for."""
-        if not self._options.include_usage:
-            return []
-        chunk = self._chunk()
-        chunk.usage, chunk.timings = self._usage(), self.tally.timings()
-        return [chunk]
-
-    def _chunk(self, *choices: ChatChunkChoice) -> ChatChunk:
-        usage: Usage | UnsetType | None = UNSET
-        if self._options.include_usage:
-            usage = self._usage() if self._options.continuous_usage_stats else None
-        return ChatChunk(
-            id=self._job.id,
-            created=self._created,
-            model=self._model,
-            choices=list(choices),
-            system_fingerprint=FINGERPRINT,
-            usage=usage,
-        )
-
-    def _usage(self) -> Usage:
-        return self.tally.usage(self._cache_miss)
-
     def _logprobs(self, output: Output) -> list[TokenLogprob]:
         return [
             TokenLogprob(
@@ -180,4 +151,4 @@ class ChatAnswer:
 
     def _top(self, token: int, logprob: float) -> TopLogprob:
         data = self._tokenizer.token_bytes(token)
-        return TopLogprob(token=data.decode("utf-8", "replace"), logprob=logprob, bytes=list(data))
+        return TopLogprob(token=token_text(self._tokenizer, token), logprob=logprob, bytes=list(data))

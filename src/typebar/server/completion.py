@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-
-from msgspec import UNSET, UnsetType
 
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
-from typebar.server.answers import FINGERPRINT, Tally, finish, ignored_warnings, shown_logprobs, timings, token_text
+from typebar.server.answers import OpenAIAnswer, finish, ignored_warnings, shown_logprobs, timings, token_text
 from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
 from typebar.server.generate import generate
@@ -26,8 +23,7 @@ from typebar.server.schema.completion import (
     CompletionLogprobs,
     CompletionRequest,
 )
-from typebar.server.schema.fields import read_fields
-from typebar.server.schema.sampling import PromptProgress, StreamOptions, Usage
+from typebar.server.schema.sampling import PromptProgress
 from typebar.server.state import Serving
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default
@@ -35,9 +31,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's default
 
 async def completions(exchange: Exchange) -> None:
     """Continue one or several texts, in one piece or as a stream."""
-    serving = exchange.ready()
-    fields, exchange.ignored = read_fields(await exchange.read(), CompletionRequest)
-    serving.check_model(fields.model, exchange.state.settings.strict_model)
+    serving, fields = await exchange.fields(CompletionRequest)
     check_stream_options(fields.stream, fields.stream_options)
     check_response_format(fields.response_format)
     if fields.echo and fields.logprobs is not None:
@@ -61,18 +55,13 @@ def _max_tokens(fields: CompletionRequest) -> int | None:
     return DEFAULT_MAX_TOKENS
 
 
-class CompletionAnswer:
+class CompletionAnswer(OpenAIAnswer[Completion]):
     """The response to some prompts, as one object or as chunks of the same form."""
 
+    chunk_type = Completion
+
     def __init__(self, serving: Serving, job: Job, fields: CompletionRequest, params: SamplingParams) -> None:
-        self.tally = Tally(job, params.n)
-        self._job = job
-        self._params = params
-        self._tokenizer = serving.engine.tokenizer
-        self._model = serving.name
-        self._created = int(time.time())
-        self._options = fields.stream_options or StreamOptions()
-        self._cache_miss = self._tokenizer if fields.return_cache_miss else None
+        super().__init__(serving, job, fields, params)
         self._echo = [self._prompt_text(request.prompt) if fields.echo else "" for request in job.requests]
         self._lengths = [len(text) for text in self._echo]  # characters of each answer's tokens so far
 
@@ -80,23 +69,21 @@ class CompletionAnswer:
         """Wait for all answers."""
         texts = [[echo] for echo in self._echo]
         logprobs = [CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[]) for _ in texts]
-        async for outputs in self._job.outputs():
-            for index, output in outputs:
-                self.tally.add(index, output)
-                self._add_logprobs(logprobs[index], index, output)
-                texts[index].append(output.text)
+        async for index, output in self.tally.outputs():
+            self._add_logprobs(logprobs[index], index, output)
+            texts[index].append(output.text)
         choices = []
         for index, output in sorted(self.tally.last.items()):
             shown = None if self._params.logprobs is None else logprobs[index]
             choices.append(self._choice(index, "".join(texts[index]), shown, output))
-        completion = self._completion(*choices)
+        completion = self._chunk(*choices)
         completion.usage, completion.timings = self._usage(), self.tally.timings()
         completion.warnings = ignored_warnings(ignored)
         return completion
 
     def opening(self) -> list[Completion]:
         """The prompts, where they are to be repeated."""
-        return [self._completion(self._choice(index, text)) for index, text in enumerate(self._echo) if text]
+        return [self._chunk(self._choice(index, text)) for index, text in enumerate(self._echo) if text]
 
     def chunk(self, index: int, output: Output) -> list[Completion]:
         """The text of an output, and the reason for the end with the last."""
@@ -106,24 +93,16 @@ class CompletionAnswer:
         if not (output.text or shown.tokens or is_last):
             return []
         choice = self._choice(index, output.text, shown if shown.tokens else None, output if is_last else None)
-        chunk = self._completion(choice)
+        chunk = self._chunk(choice)
         if is_last:
             chunk.timings = timings(output)
         return [chunk]
 
     def progress(self, progress: PromptProgress) -> Completion:
         """A chunk without text that tells how far the first prompt is."""
-        chunk = self._completion(self._choice(0, ""))
+        chunk = self._chunk(self._choice(0, ""))
         chunk.prompt_progress = progress
         return chunk
-
-    def closing(self) -> list[Completion]:
-        """The usage, where it was asked for."""
-        if not self._options.include_usage:
-            return []
-        chunk = self._completion()
-        chunk.usage, chunk.timings = self._usage(), self.tally.timings()
-        return [chunk]
 
     def _choice(
         self, index: int, text: str, logprobs: CompletionLogprobs | None = None, last: Output | None = None
@@ -132,22 +111,6 @@ class CompletionAnswer:
         if last is not None:
             choice.finish_reason, choice.stop_reason = finish(self._job, last)
         return choice
-
-    def _completion(self, *choices: CompletionChoice) -> Completion:
-        usage: Usage | UnsetType | None = UNSET
-        if self._options.include_usage:
-            usage = self._usage() if self._options.continuous_usage_stats else None
-        return Completion(
-            id=self._job.id,
-            created=self._created,
-            model=self._model,
-            choices=list(choices),
-            system_fingerprint=FINGERPRINT,
-            usage=usage,
-        )
-
-    def _usage(self) -> Usage:
-        return self.tally.usage(self._cache_miss)
 
     def _prompt_text(self, prompt: list[int]) -> str:
         return self._tokenizer.decode(prompt, skip_special=self._params.skip_special_tokens)

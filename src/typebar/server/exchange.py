@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -21,10 +21,13 @@ from typebar.server.body import read_json
 from typebar.server.client import ClientGone, timed_send
 from typebar.server.errors import APIError
 from typebar.server.jobs import Job
+from typebar.server.schema.fields import ModelFields, read_fields
 from typebar.server.state import ServerState, Serving
 from typebar.text.messages import MessageError
 
 log = logging.getLogger(__name__)
+
+Fields = TypeVar("Fields", bound=ModelFields)
 
 MAX_CALLER_ID = 128
 _CALLER_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_CALLER_ID}}}")
@@ -68,6 +71,13 @@ class Exchange:
     async def read(self) -> dict[str, Any]:
         """The JSON object of the body. APIError where there is none, ClientGone."""
         return await read_json(self.scope, self._receive, self.state.settings)
+
+    async def fields(self, kind: type[Fields]) -> tuple[Serving, Fields]:
+        """The model and the request for it. APIError where either is missing or wrong, ClientGone."""
+        serving = self.ready()
+        fields, self.ignored = read_fields(await self.read(), kind)
+        serving.check_model(fields.model, self.state.settings.strict_model)
+        return serving, fields
 
     async def json(self, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Answer with JSON."""

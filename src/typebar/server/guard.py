@@ -7,12 +7,12 @@ import hmac
 import re
 from collections.abc import Iterable
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from typebar.server.errors import APIError
-from typebar.server.respond import send_error
 from typebar.server.settings import ServerSettings
 
 SUBPROTOCOL = "typebar"  # of /v1/ws; browsers, which cannot set headers, offer "bearer.<key in base64url>" beside it
@@ -183,3 +183,12 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, error: APIError) -
         await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the server answers 403
     else:
         await send_error(send, error)
+
+
+async def send_error(send: Send, error: APIError) -> None:
+    """Send the error as the whole answer of an HTTP request."""
+    body = msgspec.json.encode(error.body())
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers}
+    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -42,7 +42,7 @@ class Job:
         self._arrival = perf_counter()
         self._last_token: dict[str, float] = {}
         self._num_tokens = dict.fromkeys(self._indices, 0)
-        self._texts: dict[str, list[str]] = {request.id: [] for request in requests}
+        self._texts: defaultdict[str, list[str]] = defaultdict(list)  # filled where whole answers are wanted
         self._handles: Sequence[SequenceHandle] = ()
         self._is_given_up = False
 

@@ -24,7 +24,6 @@ from typebar.server.engine import Engine
 from typebar.server.guard import guarded
 from typebar.server.http_protocol import http_protocol, websocket_protocol
 from typebar.server.local import LocalEngine
-from typebar.server.metrics import Metrics
 from typebar.server.request_log import configure
 from typebar.server.settings import ServerSettings
 from typebar.server.state import ServerState
@@ -110,7 +109,7 @@ class Lifecycle:
         self.settings = settings
         self.sockets = sockets
         self.port = sockets[0].getsockname()[1]
-        self.state = ServerState(settings, Metrics((settings.served_model_name or (settings.model or "default",))[0]))
+        self.state = ServerState(settings)
         self.server = _Server(self._config())
         self.stopping = asyncio.Event()
         self.exit_code = 0

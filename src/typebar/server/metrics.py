@@ -60,12 +60,6 @@ _OPENMETRICS = "application/openmetrics-text"
 # prometheus_client 0.26 turns the colons of OpenMetrics samples into underscores under any other escaping.
 _ACCEPT_OPENMETRICS = f"{_OPENMETRICS};version=1.0.0;escaping=allow-utf-8"
 
-_NO_STATS = Stats(
-    running=0, waiting=0, preemptions=0, kv_blocks=0, free_blocks=0, available_blocks=0, cached_blocks=0,
-    decode_ms=0.0, prefill_ms_per_token=0.0, steps=0, step_ended=0.0, requests=0, prompt_tokens=0, cached_tokens=0,
-    queried_tokens=0, generated_tokens=0, finished={},
-)  # fmt: skip
-
 
 class Metrics:
     """The metrics of one served model. Every method may be called from any thread.
@@ -90,7 +84,6 @@ class Metrics:
         self._lock = Lock()
         self._totals = _Totals()
         self._unpaired: Tally[int] = Tally()
-        self._last_stats = _NO_STATS
         self._fault_logged = False
 
     def record(self, record: RequestRecord) -> None:
@@ -105,14 +98,11 @@ class Metrics:
         """Count a request that was refused with 429."""
         self._guard(self._rejected.inc)
 
-    def render(self, stats: Stats | None, accept: str | None = None) -> tuple[bytes, str]:
-        """The exposition and its content type: the text format 0.0.4, or OpenMetrics where `accept` names it.
-
-        stats: None while there is no engine; what it counted before is kept. accept: the header of that name.
-        """
+    def render(self, stats: Stats, accept: str | None = None) -> tuple[bytes, str]:
+        """The exposition and its content type: the text format 0.0.4, or OpenMetrics where `accept`, the header of that
+        name, asks for it."""
         media_types = [part.partition(";")[0].strip().lower() for part in (accept or "").split(",")]
         encode, content_type = choose_encoder(_ACCEPT_OPENMETRICS if _OPENMETRICS in media_types else "")
-        stats = self._remember(stats)
         with self._lock:
             totals = replace(self._totals)
         return encode(_Scrape(self._registry, self._labels, stats, totals)), content_type
@@ -170,20 +160,6 @@ class Metrics:
             return False
         del self._unpaired[n]
         return True
-
-    def _remember(self, stats: Stats | None) -> Stats:
-        with self._lock:
-            if stats is None:
-                return replace(
-                    self._last_stats,
-                    running=0,
-                    waiting=0,
-                    free_blocks=self._last_stats.kv_blocks,
-                    available_blocks=self._last_stats.kv_blocks,
-                )
-            if stats.steps >= self._last_stats.steps:
-                self._last_stats = stats
-            return stats
 
 
 @dataclass(slots=True)

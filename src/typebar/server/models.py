@@ -9,7 +9,6 @@ from typebar.server.errors import APIError
 from typebar.server.exchange import Exchange
 from typebar.server.prompts import chat_arguments, count_chars
 from typebar.server.schema.chat import ChatRequest
-from typebar.server.schema.fields import read_fields
 from typebar.server.schema.models import (
     DetokenizeRequest,
     Model,
@@ -42,12 +41,10 @@ async def get_model(exchange: Exchange) -> None:
 
 async def tokenize(exchange: Exchange) -> None:
     """Token ids of a text or a conversation."""
-    serving = exchange.ready()
-    fields, exchange.ignored = read_fields(await exchange.read(), TokenizeRequest)
-    serving.check_model(fields.model, exchange.state.settings.strict_model)
+    serving, fields = await exchange.fields(TokenizeRequest)
     tokenizer = serving.engine.tokenizer
     if fields.messages is not None:
-        tokens = await serving.prompter.chat(_chat_fields(fields))
+        tokens = await serving.prompter.chat(_chat(fields))
     else:
         text = fields.content if fields.content is not None else fields.prompt
         if text is None:
@@ -71,9 +68,7 @@ async def tokenize(exchange: Exchange) -> None:
 
 async def detokenize(exchange: Exchange) -> None:
     """The text of token ids, control tokens among it."""
-    serving = exchange.ready()
-    fields, exchange.ignored = read_fields(await exchange.read(), DetokenizeRequest)
-    serving.check_model(fields.model, exchange.state.settings.strict_model)
+    serving, fields = await exchange.fields(DetokenizeRequest)
     size = serving.engine.info.vocab_size
     if any(not 0 <= id < size for id in fields.tokens):
         raise APIError(400, f"tokens must be ids from 0 to {size - 1}", param="tokens", code="invalid_value")
@@ -85,10 +80,8 @@ async def detokenize(exchange: Exchange) -> None:
 
 async def apply_template(exchange: Exchange) -> None:
     """The prompt of a conversation as text."""
-    serving = exchange.ready()
-    fields, exchange.ignored = read_fields(await exchange.read(), TemplateRequest)
-    serving.check_model(fields.model, exchange.state.settings.strict_model)
-    arguments = chat_arguments(fields)
+    serving, fields = await exchange.fields(TemplateRequest)
+    arguments = chat_arguments(_chat(fields))
     template = serving.engine.chat_template()
     text = await serving.prompter.run(count_chars(fields.messages), lambda: template.render(**arguments))
     await exchange.json(Prompt(prompt=text))
@@ -111,12 +104,14 @@ def _model(serving: Serving, name: str) -> Model:
     )
 
 
-def _chat_fields(fields: TokenizeRequest) -> ChatRequest:
+def _chat(fields: TemplateRequest) -> ChatRequest:
     return ChatRequest(
         messages=fields.messages,
         add_generation_prompt=fields.add_generation_prompt,
         continue_final_message=fields.continue_final_message,
         chat_template_kwargs=fields.chat_template_kwargs,
+        tools=fields.tools,
+        tool_choice=fields.tool_choice,
     )
 
 

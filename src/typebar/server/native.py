@@ -17,7 +17,6 @@ from typebar.server.exchange import Exchange
 from typebar.server.generate import generate
 from typebar.server.jobs import Job
 from typebar.server.sampling import sampling_params, sequence_requests
-from typebar.server.schema.fields import read_fields
 from typebar.server.schema.native import (
     DefaultGenerationSettings,
     NativeChunk,
@@ -38,9 +37,7 @@ DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min
 
 async def completion(exchange: Exchange) -> None:
     """Continue one text, in one piece or as a stream."""
-    serving = exchange.ready()
-    fields, exchange.ignored = read_fields(await exchange.read(), NativeRequest)
-    serving.check_model(fields.model, exchange.state.settings.strict_model)
+    serving, fields = await exchange.fields(NativeRequest)
     if fields.seed == -1:  # llama-server's word for none
         fields.seed = None
     max_tokens = fields.n_predict if fields.n_predict is not None else fields.max_tokens
@@ -123,12 +120,10 @@ class NativeAnswer:
         """Wait for the answer. llama-server has no place for warnings; the response's header names the fields."""
         texts: list[str] = []
         tokens: list[int] = []
-        async for outputs in self._job.outputs():
-            for index, output in outputs:
-                self.tally.add(index, output)
-                self._note(output)
-                texts.append(output.text)
-                tokens += output.token_ids
+        async for _, output in self.tally.outputs():
+            self._note(output)
+            texts.append(output.text)
+            tokens += output.token_ids
         return self._last("".join(texts), tokens, self._probabilities)
 
     def opening(self) -> Sequence[NativeChunk]:

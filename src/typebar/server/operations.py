@@ -20,11 +20,9 @@ async def version(exchange: Exchange) -> None:
 
 
 async def metrics(exchange: Exchange) -> None:
-    """Prometheus' text format."""
-    serving = exchange.state.serving
-    accept = exchange.headers.get("accept", "")
-    stats = serving.engine.stats() if serving is not None else None
-    body, content_type = exchange.state.metrics.render(stats, accept)
+    """Prometheus' text format; also where the engine has failed."""
+    serving = exchange.state.loaded()
+    body, content_type = serving.metrics.render(serving.engine.stats(), exchange.headers.get("accept", ""))
     await exchange.respond(body, content_type)
 
 

@@ -58,6 +58,6 @@ OPERATIONS = (
     Operation("GET", "/health", operations.health, models_schema.Health),
     Operation("GET", "/v1/health", operations.health, models_schema.Health),
     Operation("GET", "/v1/status", status, Status),
-    Operation("GET", "/metrics", operations.metrics, str, text=True, errors=()),
+    Operation("GET", "/metrics", operations.metrics, str, text=True),
     Operation("GET", "/version", operations.version, models_schema.Version, errors=()),
 )  # fmt: skip

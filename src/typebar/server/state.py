@@ -28,6 +28,7 @@ class Serving:
     engine: Engine
     jobs: Jobs
     prompter: Prompter
+    metrics: Metrics
     names: tuple[str, ...]  # under which clients may ask for it, the first is the one it has in answers
     sampling: Mapping[str, Any]  # of requests that do not say otherwise
 
@@ -47,24 +48,28 @@ class ServerState:
     """The server from its first moment on; `serving` is None until the model is loaded."""
 
     settings: ServerSettings
-    metrics: Metrics
     serving: Serving | None = None
     stalled: bool = False
 
-    def ready(self) -> Serving:
-        """APIError 503 where the model cannot answer."""
+    def loaded(self) -> Serving:
+        """APIError 503 where there is no model yet."""
         if self.serving is None:
             raise APIError(503, "Loading model", code="loading", headers={"Retry-After": "1"})
-        if (failure := self.serving.engine.failure()) is not None:
+        return self.serving
+
+    def ready(self) -> Serving:
+        """APIError 503 where the model cannot answer."""
+        serving = self.loaded()
+        if (failure := serving.engine.failure()) is not None:
             raise APIError(503, failure, code="engine_failed")
         if self.stalled:
             raise APIError(503, "the engine makes no progress", code="engine_stalled", headers={"Retry-After": "5"})
-        return self.serving
+        return serving
 
     def serve(self, engine: Engine) -> Serving:
         """The model is there."""
         names = self.settings.served_model_name or (engine.info.name,)
-        metrics = self.metrics = Metrics(names[0])
+        metrics = Metrics(names[0])
 
         def on_end(record: RequestRecord) -> None:
             metrics.record(record)
@@ -82,5 +87,5 @@ class ServerState:
             metrics.rejected,
             on_text if self.settings.log_prompts else None,
         )
-        self.serving = Serving(engine, jobs, Prompter(engine), names, self.settings.sampling)
+        self.serving = Serving(engine, jobs, Prompter(engine), metrics, names, self.settings.sampling)
         return self.serving

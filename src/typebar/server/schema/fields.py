@@ -10,7 +10,7 @@ import msgspec
 
 from typebar.server.errors import APIError
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T", bound="ModelFields")
 
 MAX_WARNED = 20
 
@@ -39,6 +39,13 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "chat_template": ((), "the model's own template is used"),
     "documents": (([],), "put them into a message"),
 }
+
+
+class ModelFields(msgspec.Struct, kw_only=True):
+    """What every request has."""
+
+    model: str | None = None
+
 
 _VALIDATION = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
 _NAMES = {"int": "an integer", "float": "a number", "str": "a string", "bool": "true or false", "array": "a list",

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from typebar.server.schema.chat import ChatRequest, Messages
+from typebar.server.schema.chat import Messages
+from typebar.server.schema.fields import ModelFields
 
 
 class ModelMeta(msgspec.Struct, kw_only=True):
@@ -34,24 +35,31 @@ class ModelList(msgspec.Struct, kw_only=True):
     object: Literal["list"] = "list"
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TemplateRequest(ModelFields, kw_only=True):
+    """The messages of a chat, with what else its prompt depends on."""
+
+    messages: Messages
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+
+
+class TokenizeRequest(TemplateRequest, kw_only=True):
     """A text under `content` (llama-server) or `prompt` (vLLM), or the `messages` of a chat.
 
     `parse_special`: read control tokens written in the text.
     """
 
-    model: str | None = None
+    messages: Messages | None = None
     content: str | None = None
     prompt: str | None = None
-    messages: Messages | None = None
     add_special: bool = False
     add_special_tokens: bool | None = None
     parse_special: bool = True
     with_pieces: bool = False
     return_token_strs: bool = False
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class Piece(msgspec.Struct, kw_only=True):
@@ -68,9 +76,8 @@ class Tokens(msgspec.Struct, kw_only=True):
     token_strs: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class DetokenizeRequest(msgspec.Struct, kw_only=True):
+class DetokenizeRequest(ModelFields, kw_only=True):
     tokens: list[int]
-    model: str | None = None
 
 
 class Text(msgspec.Struct, kw_only=True):
@@ -78,10 +85,6 @@ class Text(msgspec.Struct, kw_only=True):
 
     content: str
     prompt: str
-
-
-class TemplateRequest(ChatRequest, kw_only=True):
-    """The messages of a chat, with what else its prompt depends on."""
 
 
 class Prompt(msgspec.Struct, kw_only=True):

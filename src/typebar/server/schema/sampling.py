@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from typebar.server.schema.fields import ModelFields
+
 _TEXT = {"type": "string", "minLength": 1}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 # Described here, checked by server.prompts: msgspec has no union of lists.
@@ -23,7 +25,7 @@ Prompts = Annotated[
 ]
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class SamplingFields(ModelFields, kw_only=True):
     """How tokens are drawn, in OpenAI's names with vLLM's and llama-server's extras. Absent fields take the server's
     defaults."""
 
@@ -54,7 +56,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     max_time: float | None = None  # seconds from arrival to the end of the answer
     t_max_predict_ms: float | None = None  # llama-server's name of max_time, in milliseconds
 
-    model: str | None = None
     stream: bool = False
     return_progress: bool = False
     sse_ping_interval: float | None = None
