@@ -71,10 +71,17 @@ class ServerProcess:
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:
         """All `data:` events of a stream, the last as the text [DONE] where it is sent."""
+        with self.lines(path, body) as lines:
+            events = [line[6:] for line in lines if line.startswith("data: ")]
+        return [event if event == "[DONE]" else json.loads(event) for event in events]
+
+    @contextmanager
+    def lines(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[str]]:
+        """The lines of a stream as they come. httpx cuts the connection when nobody holds the iterator any more."""
         with self.client.stream("POST", f"{self.url}{path}", json={**body, "stream": True}) as response:
             assert response.status_code == 200, response.read()
-            lines = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
-        return [line if line == "[DONE]" else json.loads(line) for line in lines]
+            lines = response.iter_lines()
+            yield lines
 
     def metric(self, name: str) -> float:
         """The value of a metric, summed over its labels."""
