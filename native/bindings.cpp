@@ -92,13 +92,13 @@ nb::list step(Model& model, const Array<std::int32_t, 1>& tokens, const Array<st
 nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(Model& model, const Array<std::int32_t, 1>& tokens,
                                                   const Array<std::int32_t, 1>& lengths,
                                                   const Array<std::int32_t, 1>& starts,
-                                                  const Array<std::int32_t, 2>& block_tables) {
+                                                  const Array<std::int32_t, 2>& block_tables, int best_needed) {
   const Batch batch = make_batch(tokens, lengths, starts, block_tables);
   const std::size_t rows = tokens.size(), cols = model.config().vocab_size;
   auto values = std::make_unique_for_overwrite<float[]>(rows * cols);
   {
     nb::gil_scoped_release release;
-    model.logits(batch, values.get());
+    model.logits(batch, values.get(), best_needed);
   }
   float* data = values.release();
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
@@ -163,7 +163,7 @@ NB_MODULE(_native, m) {
           [](ModelConfig* self, int vocab_size, int usable_vocab, int hidden_size, int num_layers, int num_heads,
              int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
              const Array<float, 1>& inverse_frequencies, float rope_attention_factor, int max_positions, int kv_blocks,
-             int max_step_tokens, int max_step_sequences) {
+             int max_step_tokens, int max_step_sequences, bool screened_head) {
             new (self) ModelConfig{
                 .vocab_size = vocab_size,
                 .usable_vocab = usable_vocab,
@@ -181,11 +181,13 @@ NB_MODULE(_native, m) {
                 .kv_blocks = kv_blocks,
                 .max_step_tokens = max_step_tokens,
                 .max_step_sequences = max_step_sequences,
+                .screened_head = screened_head,
             };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
           "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "inverse_frequencies"_a,
-          "rope_attention_factor"_a, "max_positions"_a, "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a);
+          "rope_attention_factor"_a, "max_positions"_a, "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a,
+          "screened_head"_a = true);
 
   nb::class_<PyTensorSource>(m, "TensorSource")
       .def(
@@ -261,7 +263,7 @@ NB_MODULE(_native, m) {
           },
           "tensors"_a, "quantization"_a, "interleaved_rope"_a, "before_output_layer"_a)
       .def("step", &step, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "samplers"_a)
-      .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a)
+      .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "best_needed"_a = 0)
       .def("copy_block", &Model::copy_block, "source"_a, "destination"_a)
       .def("release_kv", &Model::release_kv)
       .def("memory", &memory)
@@ -274,6 +276,7 @@ NB_MODULE(_native, m) {
              return rows;
            })
       .def_prop_ro("isa", [](const Model& self) { return std::string(self.kernels().name); })
+      .def_prop_ro("screens", &Model::screens)
       .def_prop_ro("threads", &Model::threads);
 
   m.def("cpu_info", &cpu_info);

@@ -87,6 +87,10 @@ void Model::allocate_scratch() {
   const int head_rows = std::max(config_.max_step_sequences, kLogitRows);
   scratch_.x_head = allocate_activations(head_rows, config_.hidden_size);
   scratch_.logits = scratch_arena_.allocate<float>(std::size_t(config_.max_step_sequences) * config_.vocab_size);
+  const std::size_t tiles = (config_.vocab_size + kTileRows - 1) / kTileRows;
+  scratch_.screen = {scratch_arena_.allocate<float>(std::size_t(head_rows) * config_.hidden_size / kGroup),
+                     scratch_arena_.allocate<float>(head_rows * tiles),
+                     scratch_arena_.allocate<float>(head_rows * tiles)};
   for (int member = 0; member < team_.size(); ++member) {
     scratch_.tile_buffers.push_back(scratch_arena_.allocate<float>(kTileBuffer));
     scratch_.attention_buffers.push_back(scratch_arena_.allocate<float>(attention_member_scratch(attention_shape())));
@@ -274,42 +278,53 @@ void Model::layer(int member, const Batch& batch, int index) {
   add_projection(member, w.down, scratch_.x_mlp);
 }
 
-// logits[i] = output layer · RMSNorm(hidden[rows[i]])
-void Model::head(int member, std::span<const int> rows, float* logits) {
+// logits[i] = output layer · RMSNorm(hidden[rows[i]]), or only the best[i] largest
+void Model::head(int member, std::span<const int> rows, std::span<const int> best, float* logits) {
   const int n = config_.hidden_size;
+  const bool screened = !best.empty();
   Activations x = scratch_.x_head;
   x.rows = int(rows.size());
   team_.for_chunks(member, x.rows, [&](int i) {
     float* normed = scratch_.normed + std::size_t(rows[i]) * n;
     kernels_.rms_norm(scratch_.hidden + std::size_t(rows[i]) * n, final_norm_, n, config_.rms_norm_eps, normed);
     kernels_.quantize(normed, n, i, 0, x);
+    if (screened) screen_spread(x, i, scratch_.screen);
   });
-  project(team_, member, kernels_, {&output_layer()}, x, scratch_.tile_buffers[member], [&](const OutputBlock& block) {
-    for (int row = block.row_begin; row < block.row_end; ++row) {
-      std::copy_n(block.values + std::size_t(row - block.row_begin) * block.stride,
-                  block.output_end - block.output_begin,
-                  logits + std::size_t(row) * config_.vocab_size + block.output_begin);
-    }
-  });
+  float* buffer = scratch_.tile_buffers[member];
+  if (screened) {
+    best_logits(team_, member, kernels_, output_layer(), x, best, config_.usable_vocab, scratch_.screen, buffer,
+                logits);
+  } else {
+    all_logits(team_, member, kernels_, output_layer(), x, buffer, logits);
+  }
+}
+
+// Empty when all logits are needed, of one row at least.
+std::vector<int> Model::screened_best(std::vector<int> best) const {
+  const auto screened = [](int count) { return count >= 1 && count <= kMostScreened; };
+  if (!screens() || !std::all_of(best.begin(), best.end(), screened)) best.clear();
+  return best;
 }
 
 std::vector<Model::Draw> Model::step(const Batch& batch, std::span<const Sampler* const> samplers) {
   check(batch);
   require(samplers.size() == batch.lengths.size(), "samplers must have one entry a sequence");
   plan(batch);
-  std::vector<int> rows, sequences;  // of hidden, and their sequences, that need logits
+  std::vector<int> rows, sequences, best;  // of hidden, and their sequences, that need logits; how many of the largest
   for (int s = 0, end = 0; s < batch.sequences(); ++s) {
     end += batch.lengths[s];
     if (!samplers[s]) continue;
     rows.push_back(end - 1);
     sequences.push_back(s);
+    best.push_back(samplers[s]->best_needed());
   }
+  best = screened_best(std::move(best));
   std::vector<Draw> drawn(batch.sequences());
   team_.run([&](int member) {
     embed(member, batch);
     for (int i = 0; i < config_.num_layers; ++i) layer(member, batch, i);
     if (rows.empty()) return;
-    head(member, rows, scratch_.logits);
+    head(member, rows, best, scratch_.logits);
     team_.for_chunks(member, int(rows.size()), [&](int i) {
       const int s = sequences[i];
       try {
@@ -323,8 +338,9 @@ std::vector<Model::Draw> Model::step(const Batch& batch, std::span<const Sampler
   return drawn;
 }
 
-void Model::logits(const Batch& batch, float* out) {
+void Model::logits(const Batch& batch, float* out, int best_needed) {
   check(batch);
+  const std::vector<int> best = screened_best(std::vector<int>(kLogitRows, best_needed));
   plan(batch);
   team_.run([&](int member) {
     embed(member, batch);
@@ -333,7 +349,8 @@ void Model::logits(const Batch& batch, float* out) {
       int rows[kLogitRows];
       const int count = std::min(kLogitRows, tokens_ - row);
       for (int i = 0; i < count; ++i) rows[i] = row + i;
-      head(member, {rows, std::size_t(count)}, out + std::size_t(row) * config_.vocab_size);
+      head(member, {rows, std::size_t(count)}, std::span(best).first(best.empty() ? 0 : count),
+           out + std::size_t(row) * config_.vocab_size);
     }
   });
 }

@@ -13,6 +13,7 @@
 #include "arena.h"
 #include "attention.h"
 #include "batch.h"
+#include "head.h"
 #include "kernels/kernels.h"
 #include "kv_cache.h"
 #include "pack.h"
@@ -37,6 +38,7 @@ struct ModelConfig {
   int kv_blocks = 0;
   int max_step_tokens = 0;
   int max_step_sequences = 0;
+  bool screened_head = true;  // where the output layer allows it
 
   int query_size() const { return num_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }
@@ -75,8 +77,10 @@ class Model {
   };
   std::vector<Draw> step(const Batch& batch, std::span<const Sampler* const> samplers);
 
-  // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size].
-  void logits(const Batch& batch, float* out);
+  // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size]; where screens() and best_needed > 0
+  // perhaps only that many of the largest, −inf for others.
+  void logits(const Batch& batch, float* out, int best_needed = 0);
+  bool screens() const { return config_.screened_head && can_screen(output_layer()); }
 
   void copy_block(int from, int to);
   void release_kv() { kv_.release(); }
@@ -85,7 +89,7 @@ class Model {
   const Kernels& kernels() const { return kernels_; }
   int threads() const { return team_.size(); }
   std::size_t weight_bytes() const { return weight_bytes_; }
-  std::size_t token_bytes() const;  // of the matrices that every decoded token reads
+  std::size_t token_bytes() const;  // of weights that every decoded token reads, beside few more of a screened head
   std::size_t kv_block_bytes() const { return kv_.block_bytes(); }
   std::size_t scratch_bytes() const { return scratch_arena_.bytes(); }
   struct MatrixInfo {
@@ -106,6 +110,7 @@ class Model {
     Activations x_mlp;                      // [T][intermediate]
     Activations x_head;                     // [head rows][hidden]
     float* logits;                          // [max_step_sequences][vocab]
+    Screen screen;                          // of [head rows]
     std::vector<float*> tile_buffers;       // a member's kTileBuffer floats
     std::vector<float*> attention_buffers;  // a member's attention_member_scratch() floats
   };
@@ -124,7 +129,8 @@ class Model {
   void attend(int member, int index);
   void add_projection(int member, const PackedMatrix& w, const Activations& x);
   void gate_up(int member, const LayerWeights& w);
-  void head(int member, std::span<const int> rows, float* logits);
+  void head(int member, std::span<const int> rows, std::span<const int> best, float* logits);
+  std::vector<int> screened_best(std::vector<int> best) const;
 
   AttentionShape attention_shape() const { return {config_.num_heads, config_.num_kv_heads, config_.head_dim}; }
   int qkv_stride() const { return config_.query_size() + 2 * config_.kv_size(); }

@@ -143,6 +143,8 @@ std::size_t Model::token_bytes() const {
   for (const MatrixInfo& m : matrices()) {
     if (m.name != "embed" || !head_) bytes += m.matrix->bytes();
   }
+  const PackedMatrix& head = output_layer();
+  if (screens()) bytes -= std::size_t(head.tiles()) * head.groups() * head.extra_stride();
   return bytes;
 }
 

@@ -20,6 +20,7 @@ inline f32x8 fma(f32x8 a, f32x8 b, f32x8 c) { return {_mm256_fmadd_ps(a.v, b.v, 
 inline f32x8 fnma(f32x8 a, f32x8 b, f32x8 c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
 inline f32x8 max(f32x8 a, f32x8 b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline f32x8 min(f32x8 a, f32x8 b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline f32x8 sqrt(f32x8 a) { return {_mm256_sqrt_ps(a.v)}; }
 inline f32x8 abs(f32x8 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline f32x8 load_half(const std::uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};

@@ -28,6 +28,7 @@ inline f32x8 max(f32x8 a, f32x8 b) {
 inline f32x8 min(f32x8 a, f32x8 b) {
   return {vbslq_f32(vcltq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcltq_f32(a.hi, b.hi), a.hi, b.hi)};
 }
+inline f32x8 sqrt(f32x8 a) { return {vsqrtq_f32(a.lo), vsqrtq_f32(a.hi)}; }
 inline f32x8 abs(f32x8 a) { return {vabsq_f32(a.lo), vabsq_f32(a.hi)}; }
 inline f32x8 load_half(const std::uint16_t* p) {
   const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));

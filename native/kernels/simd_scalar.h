@@ -28,6 +28,7 @@ inline f32x8 fnma(f32x8 a, f32x8 b, f32x8 c) { TYPEBAR_LANES(std::fma(-a.lane[l]
 // The second operand where either is NaN, as maxps and minps do.
 inline f32x8 max(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l]); }
 inline f32x8 min(f32x8 a, f32x8 b) { TYPEBAR_LANES(a.lane[l] < b.lane[l] ? a.lane[l] : b.lane[l]); }
+inline f32x8 sqrt(f32x8 a) { TYPEBAR_LANES(__builtin_sqrtf(a.lane[l])); }
 inline f32x8 abs(f32x8 a) { TYPEBAR_LANES(std::fabs(a.lane[l])); }
 inline f32x8 load_half(const std::uint16_t* p) { TYPEBAR_LANES(half_to_float(p[l])); }
 inline f32x8 load_bf16(const std::uint16_t* p) { TYPEBAR_LANES(bf16_to_float(p[l])); }

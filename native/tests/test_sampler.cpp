@@ -458,19 +458,40 @@ TEST_CASE("how many logits a draw needs") {
   CHECK(needed({}) == 0);
   CHECK(needed({.top_k = 90}) == 0);
   CHECK(needed({.temperature = 0, .logprobs = 0}) == 0);
-  CHECK(needed({.temperature = 0, .repetition_penalty = 1.1f}) == 0);
+  CHECK(needed({.temperature = 0, .repetition_penalty = 0.9f}) == 0);
+  CHECK(needed({.temperature = 0, .frequency_penalty = -0.1f}) == 0);
+  CHECK(needed({.temperature = 0, .presence_penalty = -0.1f}) == 0);
+  CHECK(needed({.repetition_penalty = 1.1f}) == 0);
   CHECK(needed({.temperature = 0, .logit_bias = {{3, 1.0f}}}) == 0);
   Sampler sampler({.temperature = 0}, 100, 90);
-  CHECK(sampler.greedy());
+  CHECK(sampler.best_needed() == 1);
   const std::uint32_t word = 1;
   sampler.allow(&word, 1);
-  CHECK_FALSE(sampler.greedy());
+  CHECK(sampler.best_needed() == 0);
+}
+
+TEST_CASE("where penalties lower them, every token seen needs one logit more") {
+  Sampler sampler({.top_k = 40, .repetition_penalty = 1.1f, .frequency_penalty = 0.1f}, 100, 90);
+  CHECK(sampler.best_needed() == 40);
+  const std::vector<std::int32_t> prompt = {3, 4, 3};
+  sampler.see_prompt(prompt.data(), 3);
+  sampler.accept(4);
+  sampler.accept(5);
+  CHECK(sampler.best_needed() == 43);
+  for (std::int32_t token = 10; token < 60; ++token) sampler.accept(token);
+  CHECK(sampler.best_needed() == 0);  // 93 of 90
 }
 
 TEST_CASE("logits below the best ones needed may be missing") {
   const std::vector<float> logits = normal_logits(3000, 2, 10);
-  for (const SamplingParams& params : {SamplingParams{.temperature = 0}, SamplingParams{.top_k = 20, .top_p = 0.8f}}) {
-    const Sampler sampler(params, 3000, 2900);
+  for (const SamplingParams& params :
+       {SamplingParams{.temperature = 0}, SamplingParams{.top_k = 20, .top_p = 0.8f},
+        SamplingParams{.temperature = 0, .repetition_penalty = 1.5f},
+        SamplingParams{.top_k = 5, .repetition_penalty = 1.2f, .frequency_penalty = 1, .presence_penalty = 0.5f}}) {
+    Sampler sampler(params, 3000, 2900);
+    for (std::int32_t token = 0; token < 2900; ++token) {
+      if (logits[static_cast<std::size_t>(token)] > 5 || token % 100 == 0) sampler.accept(token);
+    }
     std::vector<float> screened(logits);
     std::vector<float> sorted(logits.begin(), logits.begin() + 2900);
     std::sort(sorted.begin(), sorted.end(), std::greater<float>());

@@ -28,6 +28,7 @@ class ModelConfig:
         kv_blocks: int,
         max_step_tokens: int,
         max_step_sequences: int,
+        screened_head: bool = True,
     ) -> None: ...
 
 @final
@@ -120,8 +121,16 @@ class Model:
         lengths: npt.NDArray[np.int32],
         starts: npt.NDArray[np.int32],
         block_tables: npt.NDArray[np.int32],
+        best_needed: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """As step(), but returns the logits of every token, [sum(lengths), vocab_size]."""
+        """As step(), but returns the logits of every token, [sum(lengths), vocab_size].
+
+        best_needed > 0: only that many of the largest, as the screened output layer finds them; others may be -inf.
+        """
+
+    @property
+    def screens(self) -> bool:
+        """Whether draws that need few logits use the screened output layer: it is on, and a symmetric q8 matrix."""
 
     def copy_block(self, source: int, destination: int) -> None: ...
     def release_kv(self) -> None:

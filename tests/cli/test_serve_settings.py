@@ -105,7 +105,7 @@ def test_settings_are_those_of_the_dataclasses():
     known = {setting.field for setting in SETTINGS.values()}
     of_server = {field.name for field in fields(ServerSettings)} - {"engine", "sampling"}
     assert of_server | set(SAMPLING_FIELDS) <= known
-    elsewhere = {"default_max_model_len", "max_step_tokens", "isa"}
+    elsewhere = {"default_max_model_len", "max_step_tokens", "isa", "screened_head"}
     assert {field.name for field in fields(EngineConfig)} - known == elsewhere
     assert known - of_server - set(SAMPLING_FIELDS) - {field.name for field in fields(EngineConfig)} == {
         "api_key_file", "config", "preset",

@@ -101,6 +101,7 @@ def load_model(
         kv_blocks=kv_blocks,
         max_step_tokens=config.max_step_tokens,
         max_step_sequences=config.max_num_seqs,
+        screened_head=config.screened_head,
     )
     path, metadata = gguf.path, gguf.metadata
     del gguf  # with the thread's own reference gone too, 25 MB of vocabulary are free before all weights are packed

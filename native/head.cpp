@@ -1,0 +1,95 @@
+#include "head.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "linear.h"
+
+namespace typebar {
+namespace {
+
+constexpr int kTilesChecked = 64;  // that a member takes at a time when the bounds are known
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// What the `count` largest values surely reach, given lower bounds of the largest in each of `tiles` tiles. −inf, which
+// rules nothing out, where the model's output is NaN.
+float bound_of_best(const float* lower, int tiles, int count, const Kernels& kernels) {
+  if (count > tiles) return kMinusInfinity;
+  const float largest = kernels.max_value(lower, tiles);
+  if (std::isnan(largest)) return kMinusInfinity;
+  if (count == 1) return largest;
+  std::vector<float> order(lower, lower + tiles);
+  std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<float>());
+  return order[std::size_t(count) - 1];
+}
+
+bool may_hold_best(const Screen& screen, std::span<const float> bounds, int tiles, int tile) {
+  for (std::size_t row = 0; row < bounds.size(); ++row) {
+    if (!(screen.upper[row * tiles + tile] < bounds[row])) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void screen_spread(const Activations& x, int row, const Screen& screen) {
+  constexpr float kFactor = 36 * 21.25f;
+  const int block = row / kRowBlock * kRowBlock;
+  const int width = std::min(kRowBlock, x.rows - block);
+  for (int group = 0; group < x.cols / kGroup; ++group) {
+    const std::size_t index = std::size_t(group) * x.rows;
+    const std::int8_t* codes = x.codes + (index + block) * kGroup + (row - block) * 4;
+    int squares = 0;
+    for (int step = 0; step < 8; ++step, codes += width * 4) {
+      for (int i = 0; i < 4; ++i) squares += codes[i] * codes[i];
+    }
+    const float scale = x.groups[index + row].scale;
+    screen.spread[index + row] = kFactor * float(squares) * scale * scale;
+  }
+}
+
+void all_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
+                float* buffer, float* logits) {
+  project(team, member, kernels, {&w}, x, buffer, [&](const OutputBlock& block) {
+    for (int row = block.row_begin; row < block.row_end; ++row) {
+      std::copy_n(block.values + std::size_t(row - block.row_begin) * block.stride,
+                  block.output_end - block.output_begin, logits + std::size_t(row) * w.rows + block.output_begin);
+    }
+  });
+}
+
+void best_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
+                 std::span<const int> best, int usable, const Screen& screen, float* buffer, float* logits) {
+  const int tiles = w.tiles();
+  const int taken = chunk_tiles(w);
+  team.for_chunks(member, (tiles + taken - 1) / taken, [&](int chunk) {
+    const int begin = chunk * taken;
+    kernels.screen(w, x, screen.spread, begin, std::min(begin + taken, tiles), usable, screen.lower + begin,
+                   screen.upper + begin, tiles);
+  });
+  std::vector<float> bounds;  // every member finds them: less than one more barrier
+  for (int row = 0; row < x.rows; ++row) {
+    bounds.push_back(bound_of_best(screen.lower + std::size_t(row) * tiles, tiles, best[row], kernels));
+  }
+  team.for_chunks(member, (tiles + kTilesChecked - 1) / kTilesChecked, [&](int chunk) {
+    for (int tile = chunk * kTilesChecked; tile < std::min((chunk + 1) * kTilesChecked, tiles); ++tile) {
+      const int begin = tile * kTileRows;
+      const int count = std::min(kTileRows, w.rows - begin);
+      const bool needed = may_hold_best(screen, bounds, tiles, tile);
+      if (needed) kernels.matmul(w, x, 0, x.rows, tile, tile + 1, buffer, kTileRows);
+      for (int row = 0; row < x.rows; ++row) {
+        float* out = logits + std::size_t(row) * w.rows + begin;
+        if (needed) {
+          std::copy_n(buffer + row * kTileRows, count, out);
+        } else {
+          std::fill_n(out, count, kMinusInfinity);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace typebar
