@@ -284,3 +284,29 @@ def test_templates_name_what_they_ignore_and_refuse_what_chats_refuse(tiny_serve
         assert (response.status_code, response.headers["x-typebar-ignored"]) == (200, "temperature, stream, user")
         response = tiny_server.post(path, {**fields, "tools": [{"type": "function", "function": {"name": "f"}}]})
         assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/tokenize", {"content": "a" * 1_000_001}, "content"),
+        ("/tokenize", {"prompt": "a" * 1_000_001}, "prompt"),
+        ("/tokenize", {"messages": user("a" * 1_000_001)}, "messages"),
+        ("/tokenize", {"content": "1" * 200_001, "with_pieces": True}, "with_pieces"),
+        ("/tokenize", {"content": "1" * 200_001, "return_token_strs": True}, "return_token_strs"),
+        ("/detokenize", {"tokens": [17] * 200_001}, "tokens"),
+        ("/apply-template", {"messages": user("a" * 1_000_001)}, "messages"),
+    ],
+)
+def test_texts_have_a_limit_beyond_the_context(
+    coder_server: ServerProcess, path: str, fields: dict[str, Any], param: str
+) -> None:
+    response = coder_server.post(path, fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_texts_longer_than_the_context_are_counted(coder_server: ServerProcess) -> None:
+    assert coder_server.post("/tokenize", {"content": "1" * 200_001}).json()["count"] == 200_001
+    assert coder_server.post("/tokenize", {"messages": user("1" * 5000)}).json()["count"] > 5000
+    assert coder_server.post("/detokenize", {"tokens": [17] * 5000}).json()["content"] == "2" * 5000
+    assert len(coder_server.post("/apply-template", {"messages": user("1" * 100_000)}).json()["prompt"]) > 100_000

@@ -24,6 +24,9 @@ from typebar.server.schema.models import (
 from typebar.server.state import Serving
 from typebar.text.tokenizer import Tokenizer
 
+MAX_TEXT = 1_000_000  # characters: tokenized in 2 to 4 s beside the others, who notice nothing
+MAX_TOKENS = 200_000  # of which each is told by itself; a million hold up the event loop for half a second
+
 
 async def list_models(exchange: Exchange) -> None:
     """The model under each of its names."""
@@ -44,16 +47,22 @@ async def tokenize(exchange: Exchange) -> None:
     serving, fields = await exchange.fields(TokenizeRequest)
     tokenizer = serving.engine.tokenizer
     if fields.messages is not None:
+        _check_size("messages", count_chars(fields.messages))
         tokens = await serving.prompter.chat(_chat(fields))
     else:
         text = fields.content if fields.content is not None else fields.prompt
         if text is None:
             raise APIError(400, "content is missing", param="content", code="missing_required_parameter")
+        _check_size("content" if fields.content is not None else "prompt", len(text))
         add_special = fields.add_special if fields.add_special_tokens is None else fields.add_special_tokens
         tokens = await serving.prompter.run(
             len(text),
             lambda: tokenizer.encode(text, parse_special=fields.parse_special, add_special=add_special),
         )
+    if (fields.with_pieces or fields.return_token_strs) and len(tokens) > MAX_TOKENS:
+        name = "with_pieces" if fields.with_pieces else "return_token_strs"
+        raise APIError(400, f"{name} is for {MAX_TOKENS} tokens at most; send the text in parts",
+                       param=name, code="invalid_value")  # fmt: skip
 
     def answer() -> Tokens:
         return Tokens(
@@ -69,6 +78,9 @@ async def tokenize(exchange: Exchange) -> None:
 async def detokenize(exchange: Exchange) -> None:
     """The text of token ids, control tokens among it."""
     serving, fields = await exchange.fields(DetokenizeRequest)
+    if len(fields.tokens) > MAX_TOKENS:
+        raise APIError(400, f"tokens must be at most {MAX_TOKENS}; send them in parts",
+                       param="tokens", code="invalid_value")  # fmt: skip
     size = serving.engine.info.vocab_size
     if any(not 0 <= id < size for id in fields.tokens):
         raise APIError(400, f"tokens must be ids from 0 to {size - 1}", param="tokens", code="invalid_value")
@@ -82,9 +94,17 @@ async def apply_template(exchange: Exchange) -> None:
     """The prompt of a conversation as text."""
     serving, fields = await exchange.fields(TemplateRequest)
     arguments = chat_arguments(_chat(fields))
+    size = count_chars(fields.messages)
+    _check_size("messages", size)
     template = serving.engine.chat_template()
-    text = await serving.prompter.run(count_chars(fields.messages), lambda: template.render(**arguments))
+    text = await serving.prompter.run(size, lambda: template.render(**arguments))
     await exchange.json(Prompt(prompt=text))
+
+
+def _check_size(name: str, chars: int) -> None:
+    if chars > MAX_TEXT:
+        raise APIError(400, f"{name} must have at most {MAX_TEXT} characters; send it in parts",
+                       param=name, code="invalid_value")  # fmt: skip
 
 
 def _model(serving: Serving, name: str) -> Model:
