@@ -41,6 +41,9 @@ QUESTIONS = (
     "Explain how a refrigerator moves heat, step by step.",
 )
 
+# English alone: every token of an answer is a piece of text, so that gaps are between tokens.
+PLAIN_QUESTIONS = (QUESTIONS[0], QUESTIONS[2], QUESTIONS[3], "Describe each planet of the solar system.")
+
 Figures = dict[str, float]
 Scenario = Callable[[Client], Awaitable[Figures]]
 
@@ -78,7 +81,7 @@ async def stall(client: Client) -> Figures:
     """Gaps of 4 chats before and while a long prompt is computed."""
     texts = Texts(await chars_per_token(client))
     replies = [Reply() for _ in range(SLOTS)]
-    bodies = [_chat(text, LONG_CONTEXT // 2) for text in QUESTIONS]
+    bodies = [_chat(text, LONG_CONTEXT // 2) | {"skip_special_tokens": False} for text in PLAIN_QUESTIONS]
     tasks = [asyncio.create_task(client.chat(body, reply=reply)) for body, reply in zip(bodies, replies, strict=True)]
     try:
         while any(len(reply.arrivals) <= SETTLED_PIECES for reply in replies):
