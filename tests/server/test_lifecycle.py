@@ -187,8 +187,9 @@ def test_running_stream_may_end_after_sigterm(long_path: Path) -> None:
         assert late.headers["retry-after"]
         *_, last, done = events(client.read_until(b"data: [DONE]"))
         assert last["choices"][0]["finish_reason"] == "length" and done == "[DONE]"
-        assert server.process.wait(30) == 0
+        assert server.process.wait(30) == 0 and server.stop() == 0
         assert len(re.findall("1500 out", server.log)) == 1
+        assert server.log.endswith(" INFO stopped\n")  # and nothing is left for others to complain of
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

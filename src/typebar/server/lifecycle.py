@@ -150,6 +150,7 @@ class Lifecycle:
             if self.state.serving is not None:
                 self.state.serving.prompter.close()
                 await self._close(self.state.serving.engine)
+            gc.unfreeze()  # else the interpreter ends without it, and nanobind writes of leaks
         log.info("stopped")
         return self.exit_code
 
