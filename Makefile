@@ -20,7 +20,7 @@ test:
 	@$(SETUP) test && $(RUN) tools/check.py
 
 test-page:
-	@$(SETUP) test && $(RUN) -m pytest tests/browser -o addopts=-ra
+	@$(SETUP) test && $(RUN) -m pytest tests/browser
 
 screenshots:
 	@$(SETUP) test && $(RUN) tests/browser/screenshots.py

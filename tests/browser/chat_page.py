@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, Route, expect
 
 WAIT = 60_000  # ms: what any step may take on a busy machine
 
@@ -78,6 +78,15 @@ class ChatTab:
         )
         return self.texts.last.text_content() or ""
 
+    def write_without_end(self) -> None:
+        """Ask for answers that do not end before the context is full, a minute or more: whatever is done meanwhile, on
+        however busy a machine, is done while the server writes."""
+
+        def lengthen(route: Route) -> None:
+            route.continue_(post_data=json.dumps({**json.loads(route.request.post_data or "{}"), "min_tokens": 4000}))
+
+        self.page.route("**/v1/chat/completions", lengthen)
+
     def limit(self, tokens: int) -> None:
         """Set the most tokens of an answer."""
         self.button("Settings").click()
@@ -102,3 +111,22 @@ def open_tab(
     tab.page.goto(url + path)
     expect(tab.page.locator("#message")).to_be_visible()
     return tab
+
+
+def stream(pieces: list[str], *, is_whole: bool = True) -> str:
+    """The events of an answer."""
+    chunks = [{"model": "m", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
+    chunks += [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
+    if is_whole:
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + ("data: [DONE]\n\n" if is_whole else "")
+
+
+def answer_with(tab: ChatTab, body: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
+    """Let the next chat request be answered with this instead of by the server."""
+
+    def fulfill(route: Route) -> None:
+        kind = "text/event-stream" if status == 200 else "application/json"
+        route.fulfill(status=status, body=body, headers={"content-type": kind, **(headers or {})})
+
+    tab.page.route("**/v1/chat/completions", fulfill, times=1)

@@ -30,24 +30,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Ends with the module: while it runs, its event loop would be in the way of other tests' asyncio.run."""
-    rules = "--host-resolver-rules=MAP typebar.lan 127.0.0.1"
+    arguments = ["--no-sandbox", "--disable-smooth-scrolling", "--host-resolver-rules=MAP typebar.lan 127.0.0.1"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", rules])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="session")
 def coder_chat(coder_path: Path) -> Iterator[ServerProcess]:
-    """The real model, greedy, so that answers are the same every time."""
-    with running(coder_path, "--max-model-len", "4096", "--temperature", "0", "--drain", "1") as server:
+    """The real model, greedy, so that answers are the same every time. One thread leaves Chromium the other cores."""
+    options = ["--max-model-len", "4096", "--temperature", "0", "--drain", "1", "--threads", "1"]
+    with running(coder_path, *options) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tiny_chat(tiny_path: Path) -> Iterator[ServerProcess]:
     """The random model: endless answers of broken text, for what does not depend on words."""
-    with running(tiny_path, "--served-model-name", "tiny", "--drain", "1") as server:
+    with running(tiny_path, "--served-model-name", "tiny", "--drain", "1", "--threads", "1") as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the page with the real model, to be looked at: desktop, phone, dark, Chinese.
+"""Pictures of the page with the real model, to be looked at: desktop, phone, dark, Chinese; and the one in docs/.
 
 python tests/browser/screenshots.py [FOLDER]     FOLDER: build/screenshots
 """
@@ -37,12 +37,13 @@ def main(folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, scene in SCENES.items():
             take(browser, server.url, folder / name, **scene)
+        take_for_docs(browser, server.url, ROOT / "docs" / "page.png")
         browser.close()
 
 
 def take(browser: Browser, url: str, path: Path, *, question: str, **options: Any) -> None:
     tab = open_tab(browser, url, device_scale_factor=2, **options)
-    tab.page.wait_for_function("document.querySelector('.server-chip.ready')")
+    tab.page.wait_for_function("() => document.querySelector('.server-chip.ready')")
     tab.page.screenshot(path=f"{path}-empty.png")
     tab.page.locator("#message").fill(question)
     tab.page.locator("#message").press("Enter")
@@ -59,6 +60,17 @@ def take(browser: Browser, url: str, path: Path, *, question: str, **options: An
     tab.page.screenshot(path=f"{path}-settings.png")
     tab.page.context.close()
     print(f"{path}-*.png", flush=True)
+
+
+def take_for_docs(browser: Browser, url: str, path: Path) -> None:
+    """At the size of its pixels, so that it stays below 150 kB."""
+    tab = open_tab(browser, url, width=1120, height=760)
+    tab.ask(ENGLISH)
+    tab.page.locator(".transcript").evaluate("box => (box.scrollTop = 0)")
+    tab.page.mouse.move(0, 0)
+    tab.page.screenshot(path=path, animations="disabled")
+    tab.page.context.close()
+    print(path, f"{path.stat().st_size / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chat_page import ChatTab, open_tab
-from playwright.sync_api import Browser, Route, expect
+from chat_page import ChatTab, answer_with, open_tab, stream
+from playwright.sync_api import Browser, expect
 from server_process import ServerProcess, running
 
 ATTACKS = [
@@ -21,25 +21,6 @@ ATTACKS = [
     "| <img src=x onerror=alert(1)> |\n|---|\n| <b onclick=alert(1)>x</b> |\n\n",
     "```\"><img src=x onerror=alert(1)>\nx\n```\n",
 ]  # fmt: skip
-
-
-def stream(pieces: list[str], *, is_whole: bool = True) -> str:
-    """The events of an answer."""
-    chunks = [{"model": "m", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}]
-    chunks += [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
-    if is_whole:
-        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + ("data: [DONE]\n\n" if is_whole else "")
-
-
-def answer_with(tab: ChatTab, body: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
-    """Let the next chat request be answered with this instead of by the server."""
-
-    def fulfill(route: Route) -> None:
-        kind = "text/event-stream" if status == 200 else "application/json"
-        route.fulfill(status=status, body=body, headers={"content-type": kind, **(headers or {})})
-
-    tab.page.route("**/v1/chat/completions", fulfill, times=1)
 
 
 def test_what_a_model_writes_stays_text(tab: Callable[..., ChatTab], tiny_chat: ServerProcess) -> None:
@@ -209,26 +190,34 @@ def test_the_whole_page_is_reached_by_keyboard(tab: Callable[..., ChatTab], tiny
     expect(page.button("Settings")).to_be_focused()
 
 
-def test_scrolling_up_lets_go_of_the_end(tab: Callable[..., ChatTab], tiny_chat: ServerProcess) -> None:
-    page = tab(tiny_chat, height=500)
-    page.send("hello")
-    page.page.wait_for_function(
-        "() => { const box = document.querySelector('.transcript'); return box.scrollHeight > box.clientHeight + 500 }"
-    )
-    page.page.locator(".transcript").hover()
+AT_END = """() => {
+    const box = document.querySelector('.transcript')
+    return box.scrollHeight - box.clientHeight - box.scrollTop < 2
+}"""
+
+
+def test_scrolling_up_lets_go_of_the_end(tab: Callable[..., ChatTab], coder_chat: ServerProcess) -> None:
+    page = tab(coder_chat, height=500)
+    answer_with(page, stream(["A line of the answer.\n\n"] * 40))
+    page.ask("fill the page")
+    page.write_without_end()
+    page.send("Write a long story.")
+    page.wait_for_text()
+    box = page.page.locator(".transcript")
+    page.page.wait_for_function(AT_END)
+    box.hover()
     page.page.mouse.wheel(0, -300)
-    page.page.wait_for_timeout(200)
-    top = page.page.locator(".transcript").evaluate("box => box.scrollTop")
-    height = page.page.locator(".transcript").evaluate("box => box.scrollHeight")
-    page.page.wait_for_function("height => document.querySelector('.transcript').scrollHeight > height", arg=height)
-    assert page.page.locator(".transcript").evaluate("box => box.scrollTop") == top
+    expect(page.button("To the newest")).to_be_visible()
+    top = box.evaluate("box => box.scrollTop")
+    height = box.evaluate("box => box.scrollHeight")
+    grown = "height => document.querySelector('.transcript').scrollHeight > height + 40"
+    page.page.wait_for_function(grown, arg=height)
+    assert box.evaluate("box => box.scrollTop") == top
     page.button("To the newest").click()
-    page.page.wait_for_function(
-        """() => {
-            const box = document.querySelector('.transcript')
-            return box.scrollHeight - box.clientHeight - box.scrollTop < 2
-        }"""
-    )
+    page.page.wait_for_function(AT_END)
+    height = box.evaluate("box => box.scrollHeight")
+    page.page.wait_for_function(grown, arg=height)
+    page.page.wait_for_function(AT_END)
     page.page.keyboard.press("Escape")
     page.wait_for_answer()
 

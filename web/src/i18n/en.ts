@@ -65,6 +65,7 @@ export const en = {
   'code.plain': 'text',
   'code.copy': 'Copy code',
   'table': 'Table',
+  'task': 'Task',
 
   'figures.firstToken': 'first token',
   'figures.total': 'total',

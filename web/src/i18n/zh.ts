@@ -67,6 +67,7 @@ export const zh: Record<Key, string> = {
   'code.plain': '文本',
   'code.copy': '复制代码',
   'table': '表格',
+  'task': '任务',
 
   'figures.firstToken': '首词元',
   'figures.total': '总计',

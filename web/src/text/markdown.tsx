@@ -97,7 +97,7 @@ function heading(token: Tokens.Heading, key: number): VNode {
 function list(token: Tokens.List, key: number, isOpen: boolean): VNode {
   const items = token.items.map((item, index) => (
     <li key={index} class={item.task ? 'task' : undefined}>
-      {item.task && <input type="checkbox" checked={item.checked === true} disabled />}
+      {item.task && <input type="checkbox" checked={item.checked === true} disabled aria-label={t('task')} />}
       {blocks(item.tokens.filter((part) => part.type !== 'checkbox'), isOpen && index === token.items.length - 1)}
     </li>
   ))
