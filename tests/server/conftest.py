@@ -1,11 +1,13 @@
 """Servers that many tests share: real processes, started once."""
 
+import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from server_process import ServerProcess, running
+from written import Written
 
 from tiny_model import write_tiny_gguf
 
@@ -37,3 +39,16 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
+    """What the log writes, with every logger as before afterwards."""
+    names = (None, "typebar", "uvicorn", "uvicorn.error", "uvicorn.access")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    loggers[0].handlers = []  # pytest's own, which would be closed
+    yield Written(capsys)
+    for logger, handlers, level, propagate in before:
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)

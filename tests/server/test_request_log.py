@@ -5,12 +5,12 @@ import gc
 import json
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
+from written import Written
 
 from typebar.errors import ParameterError
 from typebar.server.record import RequestRecord
@@ -23,30 +23,6 @@ RECORD = RequestRecord(
 CANARY = "ZQX-CANARY-1"
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 FORMATS = pytest.mark.parametrize("format", ["text", "json"])
-
-
-class Written:
-    """What was written to stderr since the test began."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys, self.text = capsys, ""
-
-    def getvalue(self) -> str:
-        self.text += self.capsys.readouterr().err
-        return self.text
-
-
-@pytest.fixture
-def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
-    """What the log writes, with every logger as before afterwards."""
-    names = (None, "typebar", "uvicorn", "uvicorn.error", "uvicorn.access")
-    loggers = [logging.getLogger(name) for name in names]
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    loggers[0].handlers = []  # pytest's own, which would be closed
-    yield Written(capsys)
-    for logger, handlers, level, propagate in before:
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 def lines(stream: Written) -> list[str]:
