@@ -10,10 +10,12 @@ import pytest
 
 from typebar.bench import engines, metrics
 from typebar.bench.compare import Task, compare
+from typebar.bench.convert import converted
 from typebar.bench.engines import Engine
 from typebar.bench.machine import Watch
 from typebar.bench.metrics import BY_KEY, METRICS
 from typebar.bench.peers.measure import percentile
+from typebar.errors import TypebarError
 
 KEYS = [
     "load_s", "ttft_ms_32", "ttft_ms_512", "ttft_ms_2000", "prefill_tps_512", "decode_tps_0", "decode_tps_1000",
@@ -79,6 +81,23 @@ def test_transformers_runs_on_the_same_weights(
     assert report["missing"] == {}
     assert set(report["ratios"]["transformers"]) == {"ttft_ms_32", "aggregate_tps_4"}
     assert "float32" in report["engines"]["transformers"]["format"]
+
+
+@pytest.mark.parametrize("name", ["openvino", "ctranslate2"])
+def test_library_runs_on_weights_that_are_converted_once(
+    name: str, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(engines.RIVALS[name].module)
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path))
+    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32", "aggregate_tps_4", "peak_rss_mb"]))
+    report = compare(task, [engines.RIVALS[name]], {}, 1, lambda doing, share: None)
+    assert report["missing"] == {} and len(report["ratios"][name]) == 3
+
+
+def test_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypebarError, match="could not be converted to made"):
+        converted(tmp_path / "float16", "made", sys.executable, tmp_path / "no_such_adapter.py")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_peer_that_fails_is_told_and_the_others_go_on(tiny_path: Path) -> None:

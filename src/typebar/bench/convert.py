@@ -5,16 +5,17 @@ Everything is made once and kept: <cache>/bench/<digest of the GGUF file>/<form>
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from typebar.errors import TypebarError
 from typebar.model.cache import cache_dir, sha256_file
 from typebar.model.gguf import GGUFFile
-from typebar.text.tokenizer import Tokenizer
+from typebar.text.tokenizer import CONTROL
 
 
 def half_precision_folder(gguf: Path) -> Path:
@@ -36,13 +37,15 @@ def _made(folder: Path, command: list[str]) -> Path:
     """
     if folder.exists():
         return folder
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    done = subprocess.run([*command, str(part)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
-        raise TypebarError(f"the weights could not be converted to {folder.name}:\n{done.stderr[-1000:]}")
-    part.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        part = Path(scratch) / "made"
+        part.mkdir()
+        done = subprocess.run([*command, str(part)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise TypebarError(f"the weights could not be converted to {folder.name}:\n{done.stderr[-1000:]}")
+        if not folder.exists():  # nobody else has made it meanwhile
+            part.rename(folder)
     return folder
 
 
@@ -56,13 +59,19 @@ def write_half_precision(gguf: Path, folder: Path) -> None:
 
 
 def _write_tokenizer(gguf: GGUFFile, folder: Path) -> None:
+    """The vocabulary as a byte-level BPE. Prompts are given as ids, so how text is cut into words does not matter."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer.from_gguf(gguf.metadata)
-    control = sorted(tokenizer.control_tokens, key=lambda text: tokenizer.control_tokens[text])
-    end = next(text for text in control if tokenizer.control_tokens[text] in tokenizer.end_ids)
-    fast: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer._core, eos_token=end, pad_token=end)  # type: ignore[no-untyped-call]
-    fast.add_special_tokens({"additional_special_tokens": control})
+    names = [str(name) for name in cast("Sequence[str]", gguf.metadata["tokenizer.ggml.tokens"])]
+    types = cast("Sequence[int]", gguf.metadata["tokenizer.ggml.token_type"])
+    merges = [pair.partition(" ")[::2] for pair in cast("Sequence[str]", gguf.metadata["tokenizer.ggml.merges"])]
+    core = Tokenizer(models.BPE(vocab={name: id for id, name in enumerate(names)}, merges=merges))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([name for name, kind in zip(names, types, strict=True) if kind == CONTROL])
+    end = names[int(cast("int", gguf.metadata["tokenizer.ggml.eos_token_id"]))]
+    fast: Any = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=end, pad_token=end)  # type: ignore[no-untyped-call]
     fast.save_pretrained(str(folder))
 
 

@@ -10,6 +10,7 @@ import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from typebar.bench.convert import converted, half_precision_folder
 from typebar.bench.process import serve_command
@@ -17,7 +18,9 @@ from typebar.errors import ParameterError, TypebarError
 from typebar.model.cache import cache_dir
 
 PEERS = Path(__file__).with_name("peers")
-NOT_SUPPORTED = dict.fromkeys(("openvino", "onnxruntime", "ctranslate2", "vllm"), "not supported yet")
+NOT_SUPPORTED = dict.fromkeys(("onnxruntime", "vllm"), "not supported yet")
+
+OPENVINO_PACKAGES = ("openvino-genai", "openvino-tokenizers", "optimum-intel", "nncf", "torch")
 
 Server = Callable[[str, Path, int, int, int], list[str]]
 
@@ -55,10 +58,11 @@ class Engine:
         folder = self._environment()
         venv.create(folder, with_pip=True, clear=True)
         python = folder / "bin" / "python"
-        done = subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", *self.packages],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        )  # fmt: skip
+        pip = [str(python), "-m", "pip"]
+        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run([*pip, "install", "--quiet", *self.packages], **quiet)
+        # It comes in by the way, is not needed for text, and breaks transformers where it was built for another torch.
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "torchvision"], **quiet)
         if done.returncode:
             python.unlink()
             raise TypebarError(f"{self.name} could not be installed into {folder}:\n{done.stderr[-1000:]}")
@@ -88,6 +92,8 @@ RIVALS = {
     engine.name: engine
     for engine in (
         Engine("llama.cpp", "llamacpp.py", "xllamacpp", ("xllamacpp",), server=_llamacpp_server),
+        Engine("openvino", "ov.py", "openvino_genai", OPENVINO_PACKAGES, "own"),
+        Engine("ctranslate2", "ct2.py", "ctranslate2", ("ctranslate2", "transformers", "torch"), "own"),
         Engine("transformers", "hf.py", "transformers", ("transformers", "torch"), "hf"),
     )
 }

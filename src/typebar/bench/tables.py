@@ -120,6 +120,22 @@ def print_load(console: Console, report: Json) -> None:
         console.print(f"[bold red]{count} failed:[/] {escape(error)}", highlight=False)
 
 
+def print_ladder(console: Console, report: Json) -> None:
+    """A row a step."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("STEP")
+    for column in ("THREADS", "FIRST TOKEN, MS", "TOKENS/S", "MB", "KL"):
+        table.add_column(column, justify="right")
+    for step in report["steps"]:
+        figures = [step[key] for key in ("first_token_ms", "tokens_s", "peak_rss_mb")]
+        cells = ["" if figure is None else number(figure) for figure in figures]
+        kl = "" if step["mean_kl"] is None else f"{step['mean_kl']:.4f}"
+        disturbed = " [yellow](disturbed)[/]" if step["watch"]["disturbed"] else ""
+        table.add_row(f"{step['title']}{disturbed}", str(step["threads"]), *cells, kl)
+    console.print(table)
+    console.print(f"[dim]not here yet: {report['left_out']}[/]", highlight=False)
+
+
 _HARDWARE = {
     "decode_gb_s": "decode, GB/s of weights",
     "decode_bandwidth_percent": "of the measured bandwidth, %",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ ALL_PEERS = "llama.cpp,openvino,onnxruntime,ctranslate2,transformers,vllm"
 bench = typer.Typer(help="Measure this machine, typebar and other engines.", no_args_is_help=True)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Where to write everything that was measured.")]
+Plot = Annotated[Path | None, typer.Option(help="A folder for charts as PNG files; needs matplotlib.")]
 
 
 @bench.command()
@@ -41,6 +42,7 @@ def compare(
         bool, typer.Option("--install", help="First install missing engines into typebar's cache.")
     ] = False,
     json_file: Json = None,
+    plot: Plot = None,
 ) -> None:
     """Compare typebar with other engines: the same model, prompts and threads, one process at a time, in turn.
 
@@ -54,7 +56,7 @@ def compare(
     from typebar.bench.compare import compare as measure
     from typebar.model.download import resolve_model
 
-    tables.check_writable(json_file)
+    _check_targets(json_file, plot)
     wanted = metrics.choose(_words(only))
     console = Console()
     names = _words(peers)
@@ -68,8 +70,7 @@ def compare(
         task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted)
         report = measure(task, found, missing, rounds, progress)
     tables.print_comparison(console, report)
-    if json_file:
-        tables.save(json_file, report)
+    _keep(report, json_file, plot)
 
 
 @bench.command()
@@ -108,6 +109,70 @@ def load(
         tables.save(json_file, report)
     if report["errors"]:
         raise typer.Exit(1)
+
+
+@bench.command()
+def ladder(
+    model: options.Model = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Most threads to try. Default: as `typebar run`.")] = None,
+    quality: Annotated[bool, typer.Option(help="Also measure the divergence from float32, with transformers.")] = True,
+    json_file: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Show what each step buys here: weights, threads, kept and shared prefixes, batching.
+
+    Starts from transformers in float32 where that is installed. Every step is run once, in a process of its own.
+    """
+    _require_extra()
+    from rich.console import Console
+
+    from typebar.bench import engines, tables
+    from typebar.bench.ladder import climb
+    from typebar.model.download import resolve_model
+
+    _check_targets(json_file, plot)
+    console = Console()
+    _, missing = engines.choose(["transformers"])
+    if missing:
+        console.print("transformers is not installed: its step, and quality, are left out", highlight=False)
+    path = resolve_model(model).path
+    with tables.progress_bar(console, "ladder") as progress:
+        report = climb(path, threads or _usual_threads(), not missing, quality and not missing, progress)
+    tables.print_ladder(console, report)
+    _keep(report, json_file, plot)
+
+
+@bench.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Files that --json of the other commands wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Join saved runs into one HTML page that needs no network."""
+    from typebar.bench import page, tables
+
+    tables.check_writable(output)
+    page.write(runs, output)
+    print(output)
+
+
+def _check_targets(json_file: Path | None, plot: Path | None) -> None:
+    """Before hours are spent on figures that then cannot be kept."""
+    from typebar.bench import plots, tables
+
+    tables.check_writable(json_file)
+    if plot:
+        tables.check_writable(plot)
+        plots.require()
+
+
+def _keep(report: dict[str, Any], json_file: Path | None, plot: Path | None) -> None:
+    from typebar.bench import plots, tables
+
+    if json_file:
+        tables.save(json_file, report)
+    if plot:
+        for path in plots.draw(report, plot):
+            print(path)
 
 
 def _words(text: str) -> list[str]:

@@ -20,7 +20,11 @@ class Typebar:
     def __init__(self, job: dict[str, Any]) -> None:
         self._quantization = job.get("quantization", "keep")
         config = EngineConfig(
-            max_model_len=job["context"], threads=job["threads"], quantization=self._quantization, max_num_seqs=8
+            max_model_len=job["context"],
+            threads=job["threads"],
+            quantization=self._quantization,
+            max_num_seqs=8,
+            screened_head=job.get("screened_head", True),
         )
         self._model = load_model(Path(job["model"]), config)
         self._worker = Worker(Engine(self._model))

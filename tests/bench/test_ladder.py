@@ -1,0 +1,26 @@
+"""The ladder on a tiny random model: every step is really run."""
+
+from pathlib import Path
+
+from typebar.bench.ladder import climb, further_steps, steps
+
+
+def test_every_step_is_run_and_has_its_figures(tiny_path: Path) -> None:
+    done: list[float] = []
+    report = climb(tiny_path, 2, False, False, lambda doing, share: done.append(share))
+    rows = {row["title"]: row for row in report["steps"]}
+    assert list(rows) == [step.title for step in (*steps(2, False), *further_steps(1))]
+    for title, row in rows.items():
+        assert row["first_token_ms"] > 0, title
+        if not title.startswith("+") or "screened" in title:
+            assert row["tokens_s"] > 0 and row["peak_rss_mb"] > 0, title
+    assert rows["+ 4 users in one batch"]["tokens_s"] > 0
+    assert report["threads"]["best"] in (1, 2)
+    assert "speculation" in report["left_out"]
+    assert done == sorted(done) and done[-1] < 1
+
+
+def test_transformers_is_the_first_step_where_it_is_there() -> None:
+    first = steps(2, True)[0]
+    assert first.quantization is None and first.title.startswith("transformers")
+    assert all(step.quantization for step in steps(2, False))
