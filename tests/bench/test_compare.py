@@ -103,7 +103,9 @@ def test_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
 def test_peer_that_fails_is_told_and_the_others_go_on(tiny_path: Path) -> None:
     broken = Engine("broken", "no_such_adapter.py", "typebar")
     task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32"]))
-    report = compare(task, [broken], {}, 1, lambda doing, share: None)
+    kept: list[int] = []
+    report = compare(task, [broken], {}, 2, lambda doing, share: None, lambda report: kept.append(report["rounds"]))
+    assert kept == [1, 2], "the report so far is kept after every round"
     assert set(report["engines"]) == {"typebar"}
     assert "no_such_adapter.py" in report["missing"]["broken"]
 

@@ -28,6 +28,7 @@ from typebar.text.tokenizer import Tokenizer
 
 CONTEXT = 4096
 DOCUMENT_TOKENS = 1900
+SOLO_TIMEOUT = 3600.0  # float32 on a slow machine takes ten minutes
 
 Json = dict[str, Any]
 Progress = Callable[[str, float], None]  # what is being done, and the share of all that is behind
@@ -82,8 +83,18 @@ class Rounds:
     watches: list[Json] = field(default_factory=list)
 
 
-def compare(task: Task, peers: Sequence[Engine], missing: dict[str, str], rounds: int, progress: Progress) -> Json:
-    """The whole comparison as the report that --json writes. A peer that fails is told as missing, with its error."""
+def compare(
+    task: Task,
+    peers: Sequence[Engine],
+    missing: dict[str, str],
+    rounds: int,
+    progress: Progress,
+    keep: Callable[[Json], None] = lambda report: None,
+) -> Json:
+    """The whole comparison as the report that --json writes. A peer that fails is told as missing, with its error.
+
+    keep: called with the report so far after every round, of an hour that may be interrupted.
+    """
     missing = dict(missing)
     found = {engine.name: Rounds() for engine in (TYPEBAR, *peers)}
     engines = []
@@ -104,7 +115,10 @@ def compare(task: Task, peers: Sequence[Engine], missing: dict[str, str], rounds
                 entry.about = about
                 entry.figures.append(figures)
                 entry.watches.append(watch)
-    return _report(task, facts, {name: entry for name, entry in found.items() if entry.figures}, missing, rounds)
+        measured = {name: entry for name, entry in found.items() if entry.figures}
+        report = _report(task, facts, measured, missing, number + 1)
+        keep(report)
+    return report
 
 
 def _prepare(engine: Engine, task: Task) -> tuple[Engine, str, Path]:
@@ -143,10 +157,14 @@ def solo(
         "model": str(model), "threads": task.threads, "context": task.context, "tokens": task.tokens,
         "chats": task.chats, "metrics": wanted, **settings,
     }  # fmt: skip
+    command = [python, str(engine.path), json.dumps(job)]
     start = time.monotonic()
-    done = subprocess.run(
-        [python, str(engine.path), json.dumps(job)], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SOLO_TIMEOUT
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise TypebarError(f"{engine.name} did not end within {SOLO_TIMEOUT:.0f} s") from None
     if done.returncode:
         raise TypebarError(f"{engine.name} ended with exit code {done.returncode}:\n{done.stderr[-1500:]}")
     result: Json = json.loads(done.stdout.strip().splitlines()[-1])

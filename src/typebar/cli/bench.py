@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +69,8 @@ def compare(
                 engines.RIVALS[name].install()
         found, missing = engines.choose(names)
         task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted)
-        report = measure(task, found, missing, rounds, progress)
+        keep = partial(tables.save, json_file) if json_file else lambda report: None
+        report = measure(task, found, missing, rounds, progress, keep)
     tables.print_comparison(console, report)
     _keep(report, json_file, plot)
 
