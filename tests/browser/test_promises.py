@@ -211,6 +211,7 @@ def test_a_conversation_by_keyboard_alone(tab: Callable[..., ChatTab], tiny_chat
     tab_to("Continue", "Shift+Tab")
     keyboard.press("Enter")
     expect(page.texts).to_have_text("one two three")
+    keyboard.press("/")
     expect(page.composer).to_be_focused()
     tab_to("More for", "Shift+Tab")
     keyboard.press("Enter")

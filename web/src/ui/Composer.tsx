@@ -13,12 +13,8 @@ export function Composer() {
   const area = useRef<HTMLTextAreaElement>(null)
   useLayoutEffect(() => fitHeight(area.current!), [draft.value])
   useEffect(() => {
-    if (opensNoKeyboard()) area.current!.focus()
+    if (matchMedia('(hover: hover)').matches) area.current!.focus() // on a phone this would open the keyboard
   }, [openId.value])
-  useEffect(() => {
-    // A button such as Stop or Continue took the focus with it when it went.
-    if (document.activeElement === document.body && opensNoKeyboard()) area.current!.focus()
-  }, [current.value])
   useEffect(() => {
     if (editing.value) area.current!.focus()
   }, [editing.value])
@@ -69,11 +65,6 @@ export function Composer() {
       </div>
     </div>
   )
-}
-
-/** On a phone, a field that has the focus opens the keyboard over half of the page. */
-function opensNoKeyboard(): boolean {
-  return matchMedia('(hover: hover)').matches
 }
 
 const COMPOSING = 229 // key code of keys that an input method takes; Safari sends it after composition has ended
