@@ -12,12 +12,16 @@
 #include <malloc.h>
 #endif
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 
 #include "bandwidth.h"
+#include "bpe.h"
 #include "cpu.h"
 #include "model.h"
+#include "utf8.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -119,25 +123,46 @@ std::map<std::string, std::size_t> memory(const Model& model) {
           {"token_read", model.token_bytes()}};
 }
 
-// Strings of a GGUF array: a little-endian u64 length and UTF-8 bytes each. In C++ because a vocabulary and its merges
-// are 300 000 of them, at the start of every run: 25 ms instead of 140.
-std::pair<nb::list, std::size_t> read_strings(nb::bytes data, std::size_t position, std::size_t count) {
-  const auto* bytes = static_cast<const char*>(data.data());
-  nb::list strings;
-  while (strings.size() < count && position <= data.size() && data.size() - position >= 8) {
-    std::uint64_t length;
-    std::memcpy(&length, bytes + position, 8);
-    if (length > data.size() - position - 8) break;
-    PyObject* text = PyUnicode_DecodeUTF8(bytes + position + 8, Py_ssize_t(length), nullptr);
-    if (!text) {
-      if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) throw nb::python_error();
-      PyErr_Clear();
-      break;
-    }
-    strings.append(nb::steal(text));
-    position += 8 + length;
+// Strings that end where `ends` says, which is checked.
+Strings make_strings(const nb::bytes& text, const Array<std::uint32_t, 1>& ends) {
+  const Strings strings{{text.c_str(), text.size()}, {ends.data(), ends.size()}};
+  if (!std::ranges::is_sorted(strings.ends) || (ends.size() && strings.ends.back() > text.size())) {
+    throw std::invalid_argument("ends must ascend within the text");
   }
-  return {strings, position};
+  return strings;
+}
+
+// Strings of a GGUF array: a little-endian u64 length and UTF-8 bytes each. A vocabulary and its merges are 300 000 of
+// them at the start of every run, so they stay bytes: as Python strings they took 25 MB and 25 ms.
+std::tuple<nb::bytes, nb::ndarray<nb::numpy, std::uint32_t, nb::ndim<1>>, std::size_t> read_strings(
+    nb::bytes data, std::size_t position, std::size_t count) {
+  const std::string_view bytes(data.c_str(), data.size());
+  std::string text;
+  auto ends = std::make_unique_for_overwrite<std::uint32_t[]>(count);
+  std::size_t found = 0;
+  {
+    nb::gil_scoped_release release;
+    for (; found < count && position <= bytes.size() && bytes.size() - position >= 8; ++found) {
+      std::uint64_t length;
+      std::memcpy(&length, bytes.data() + position, 8);
+      if (length > bytes.size() - position - 8 || text.size() + length > 0xFFFFFFFF) break;
+      const std::string_view string = bytes.substr(position + 8, length);
+      if (!valid_utf8(string)) break;
+      text += string;
+      ends[found] = std::uint32_t(text.size());
+      position += 8 + length;
+    }
+  }
+  std::uint32_t* values = ends.release();
+  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<std::uint32_t*>(p); });
+  return {nb::bytes(text.data(), text.size()), {values, {found}, owner}, position};
+}
+
+std::vector<std::int32_t> encode(const Bpe& bpe, nb::bytes text) {
+  // Short texts keep the GIL: to get it back from a busy thread takes 5 ms.
+  std::optional<nb::gil_scoped_release> release;
+  if (text.size() >= 4096) release.emplace();
+  return bpe.encode({text.c_str(), text.size()});
 }
 
 nb::dict cpu_info() {
@@ -278,6 +303,29 @@ NB_MODULE(_native, m) {
       .def_prop_ro("isa", [](const Model& self) { return std::string(self.kernels().name); })
       .def_prop_ro("screens", &Model::screens)
       .def_prop_ro("threads", &Model::threads);
+
+  nb::class_<Bpe>(m, "Bpe")
+      .def(
+          "__init__",
+          [](Bpe* self, const nb::bytes& pieces, const Array<std::uint32_t, 1>& piece_ends,
+             const Array<std::uint8_t, 1>& left_out, const nb::bytes& merges, const Array<std::uint32_t, 1>& merge_ends,
+             const std::string& words, bool whole_words) {
+            if (left_out.size() != piece_ends.size()) throw std::invalid_argument("left_out must be [tokens]");
+            const Strings piece_list = make_strings(pieces, piece_ends), merge_list = make_strings(merges, merge_ends);
+            const WordStyle style = word_style(words);
+            nb::gil_scoped_release release;
+            new (self) Bpe(piece_list, {left_out.data(), left_out.size()}, merge_list, style, whole_words);
+          },
+          nb::kw_only(), "pieces"_a, "piece_ends"_a, "left_out"_a, "merges"_a, "merge_ends"_a, "words"_a,
+          "whole_words"_a)
+      .def("encode", &encode, "text"_a)
+      .def(
+          "token_bytes",
+          [](const Bpe& self, std::size_t token) {
+            const std::string bytes = self.bytes(token);
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "token"_a);
 
   m.def("cpu_info", &cpu_info);
   m.def("choose_threads", [] {

@@ -147,16 +147,45 @@ class Model:
     @property
     def threads(self) -> int: ...
 
+@final
+class Bpe:
+    """A byte-level BPE, immutable. Strings are UTF-8 end to end, and where each of them ends."""
+
+    def __init__(
+        self,
+        *,
+        pieces: bytes,
+        piece_ends: npt.NDArray[np.uint32],
+        left_out: npt.NDArray[np.uint8],
+        merges: bytes,
+        merge_ends: npt.NDArray[np.uint32],
+        words: str,
+        whole_words: bool,
+    ) -> None:
+        """pieces [tokens] in GPT-2's alphabet; left_out [tokens] is nonzero for those that no text becomes; merges
+        "left right", best first; words: gpt2, smollm, qwen2 or llama3, the rule that cuts text into words;
+        whole_words: a word that is a token is taken whole.
+
+        Raises ValueError, which starts with "tokens[i]" or "merges[i]", where an entry is there twice or does not fit.
+        """
+
+    def encode(self, text: bytes) -> list[int]:
+        """Tokens of a UTF-8 text. From 4096 bytes on other Python threads run meanwhile."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token, none for one that was left out. Raises IndexError outside the vocabulary."""
+
 def cpu_info() -> dict[str, Any]:
     """model_name, features, logical_cpus, physical_cores, quota_cpus, quota_source, usable_isas, best_isa."""
 
 def choose_threads() -> tuple[int, str]:
     """Threads to use here and the reason, in one line."""
 
-def read_strings(data: bytes, position: int, count: int) -> tuple[list[str], int]:
-    """Up to `count` strings from `position` on, each a little-endian u64 length and UTF-8 bytes, and where they end.
+def read_strings(data: bytes, position: int, count: int) -> tuple[bytes, npt.NDArray[np.uint32], int]:
+    """Up to `count` strings from `position` on, each a little-endian u64 length and UTF-8 bytes.
 
-    Fewer where the data ends or is not UTF-8; the position is then that of the string at fault.
+    Returns the strings end to end, where each of them ends therein, and the position after the last. Fewer where the
+    data ends or is not UTF-8; the position is then that of the string at fault.
     """
 
 def release_free_memory() -> None:

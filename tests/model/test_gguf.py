@@ -14,6 +14,7 @@ from tiny_model import write_tiny_gguf
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BY_NAME, tensor_nbytes
 from typebar.model.gguf import GGUFFile, dequantize
+from typebar.model.strings import StringArray
 
 F32_ROW = gb.Tensor("t", (8,))
 
@@ -241,13 +242,25 @@ def test_typed_access(write):
         write(gb.build([("n", ONE), ("yes", gb.scalar(gb.BOOL, 1)), ("s", gb.array(gb.STRING, ["a"]))]))
     )
     assert gguf.require("n", int) == 1
-    assert gguf.require("s", list[str]) == ["a"]
+    assert gguf.require("s", StringArray) == ["a"]
     assert gguf.get("absent", int) is None
     for key, kind in (("n", bool), ("n", float), ("n", str), ("yes", int), ("s", str)):
         with pytest.raises(ModelFileError, match=f"metadata '{key}' is .*expected {kind.__name__}"):
             gguf.get(key, kind)
     with pytest.raises(ModelFileError, match="'absent' is missing"):
         gguf.require("absent", int)
+
+
+def test_strings_are_made_when_asked_for():
+    texts = ["größe", "", "a\0b", "日本🎉"]
+    strings = StringArray.of(texts)
+    assert list(strings) == texts and strings == texts and strings == StringArray.of(texts)
+    assert [strings[i] for i in range(4)] == texts and strings[-1] == "日本🎉" and strings[1:] == texts[1:]
+    assert strings != texts[:3] and "日本🎉" in strings and strings.index("a\0b") == 2
+    assert len(StringArray.of([])) == 0 and StringArray.of([]) == []
+    for outside in (4, -5):
+        with pytest.raises(IndexError):
+            strings[outside]
 
 
 def test_split_model_opens_from_any_shard(tmp_path):

@@ -12,6 +12,7 @@ from typebar.model.gguf import GGUFFile, GGUFTensor, dequantize
 from typebar.model.names import expected_tensors, match_tensors
 from typebar.model.rope import RopeSpec, half_split_rows
 from typebar.model.spec import ModelSpec
+from typebar.model.strings import StringArray
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
 
@@ -131,7 +132,7 @@ REFUSED = {
     "base 1": ({"rope__freq_base": 1.0}, "freq_base' is 1.0"),
     "scaling unknown": ({"rope__scaling__type": "spiral"}, "RoPE scaling 'spiral' is not supported"),
     "scaling factor negative": ({"rope__scaling__type": "yarn", "rope__scaling__factor": -2.0}, "factor' is -2.0"),
-    "tokens a string": ({"tokenizer__ggml__tokens": "abc"}, r"tokenizer\.ggml\.tokens' is str, expected list"),
+    "tokens a string": ({"tokenizer__ggml__tokens": "abc"}, r"tokenizer\.ggml\.tokens' is str, expected StringArray"),
     "no vocabulary": ({"tokenizer__ggml__tokens": None, "vocab_size": None}, "vocab_size' is missing"),
 }
 
@@ -211,8 +212,8 @@ def test_unknown_and_misshapen_tensors_are_named(models):
     bad = replace(some, name="blk.1.attn_k.weight", shape=(64, 32))
     with pytest.raises(ModelFileError, match=r"'blk\.1\.attn_k\.weight' has the shape \(64, 32\), expected \(32, 64\)"):
         match_tensors(model.spec, with_tensors(model, blk__1__attn_k__weight=bad))
-    tokens = GGUFFile.open(model.path).require("tokenizer.ggml.tokens", list[str])
-    gguf = with_metadata(model, tokenizer__ggml__tokens=tokens[:-1])
+    tokens = GGUFFile.open(model.path).require("tokenizer.ggml.tokens", StringArray)
+    gguf = with_metadata(model, tokenizer__ggml__tokens=StringArray.of(tokens[:-1]))
     with pytest.raises(ModelFileError, match=r"'token_embd\.weight' has the shape \(288, 64\), expected \(287, 64\)"):
         match_tensors(ModelSpec.from_gguf(gguf), gguf)
 

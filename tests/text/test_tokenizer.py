@@ -1,4 +1,7 @@
 import json
+import random
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -8,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text_reference import GPT2_WORDS, QWEN2_WORDS, SlowBPE, hf_qwen2_tokenizer, random_texts
+from text_reference import GPT2_WORDS, QWEN2_WORDS, SlowBPE, hf_qwen2_tokenizer, library_bpe, random_texts
+from tokenizers import normalizers
 
 from typebar.errors import ModelFileError
+from typebar.text.nfc import nfc
 from typebar.text.tokenizer import Tokenizer
 
 IM_START, IM_END, ENDOFTEXT = 151644, 151645, 151643
@@ -126,15 +131,61 @@ def test_bos_where_the_model_wants_it(smollm_metadata: dict[str, Any]) -> None:
     assert tokenizer.encode("a", add_special=True) == [1, *tokenizer.encode("a")]
 
 
-def test_llama3_words_take_three_digits_and_whole_tokens(smollm_metadata: dict[str, Any]) -> None:
-    tokenizer = Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.pre": "llama-bpe"})
-    core = tokenizer._core
-    words = [word for word, _ in core.pre_tokenizer.pre_tokenize_str("12345 I'LL x\n\n")]
-    assert words == ["123", "45", "ĠI", "'LL", "Ġx", "ĊĊ"]
-    assert core.model.ignore_merges
-    assert Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.pre": "llama-bpe"}).encode("é") == tokenizer.encode(
-        "é"
+@pytest.mark.parametrize(
+    ("model", "pre"), [("coder", "qwen2"), ("coder", "llama-bpe"), ("coder", "gpt-2"), ("smollm", "smollm")]
+)
+def test_same_ids_as_the_tokenizers_library(model: str, pre: str, request: pytest.FixtureRequest) -> None:
+    metadata = {**request.getfixturevalue(f"{model}_metadata"), "tokenizer.ggml.pre": pre}
+    tokenizer, reference = Tokenizer.from_gguf(metadata), library_bpe(metadata, pre)
+    rng = random.Random(6)
+    texts = list(random_texts(10_000, seed=6))
+    chars = "'stSTrevemldLLRE \n\r\tſ1٣a中.!é\u0301"
+    texts += ["".join(rng.choices(chars, k=rng.randint(1, 12))) for _ in range(10_000)]
+    texts += [rng.randbytes(rng.randint(1, 30)).decode("utf-8", "replace") for _ in range(5_000)]
+    chars = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    texts += [f"{char} {char}1" for char in chars[:0x3000]]
+    texts += [" ".join(f"a{char}{char}.{char}" for char in chars[i : i + 64]) for i in range(0x3000, len(chars), 64)]
+    if pre == "smollm":  # the library's digits are those of Unicode 17
+        texts = [text for text in texts if not DIGITS_OF_UNICODE_17 & set(text)]
+    for text, expected in zip(texts, reference.encode_batch_fast(texts, add_special_tokens=False), strict=True):
+        assert tokenizer.encode(text) == expected.ids, ascii(text)
+
+
+DIGITS_OF_UNICODE_17 = {*map(chr, range(0x11DE0, 0x11DEA)), *map(chr, range(0x16FF4, 0x16FF7))}
+
+
+def test_composed_form_is_that_of_the_tokenizers_library() -> None:
+    library = normalizers.NFC()
+    chars = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    marks = [char for char in chars if unicodedata.combining(char)] + list("가각\U00011935\U00011930")
+    rng = random.Random(7)
+    texts = ["".join(rng.choice(marks if rng.random() < 0.8 else chars) for _ in range(8)) for _ in range(20_000)]
+    for text in [*chars, *texts]:
+        assert nfc(text) == library.normalize_str(text), ascii(text)
+
+
+def test_llama3_words_take_three_digits_and_whole_tokens(coder_metadata: dict[str, Any]) -> None:
+    changed = {"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.merges": ["Ġ t"]}
+    tokenizer = Tokenizer.from_gguf({**coder_metadata, **changed})
+    assert [tokenizer.decode([id]) for id in tokenizer.encode("hello heello")] == ["hello", " ", *"heello"]
+    assert tokenizer.encode("12345") == [id for text in "12345" for id in tokenizer.encode(text)]
+
+
+def test_a_word_of_a_megabyte(coder: Tokenizer) -> None:
+    word = "abcdefghij" * 100_000
+    start = time.thread_time()
+    ids = coder.encode(word)
+    assert time.thread_time() - start < 2
+    assert coder.decode(ids) == word
+
+
+def test_importing_and_building_take_no_tokenizer_library(coder_path: Path) -> None:
+    code = (
+        "import sys; from typebar.model.gguf import GGUFFile; from typebar.text.tokenizer import Tokenizer;"
+        "print(Tokenizer.from_gguf(GGUFFile.open(sys.argv[1]).metadata).encode('é'), 'tokenizers' in sys.modules)"
     )
+    command = [sys.executable, "-c", code, str(coder_path)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == "[963] False\n"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +199,11 @@ def test_llama3_words_take_three_digits_and_whole_tokens(smollm_metadata: dict[s
         ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": ["a", "b"]}, "token_type has 49152 entries for 2 tokens"),
         ({"tokenizer.ggml.merges": []}, "no tokenizer.ggml.merges"),
-        ({"tokenizer.ggml.merges": ["ab"]}, "merges: an entry"),
-        ({"tokenizer.ggml.merges": ["zzzz yyyy"]}, "do not fit the vocabulary"),
+        ({"tokenizer.ggml.merges": ["ab"]}, r"merges\[0\], 'ab', is not two pieces"),
+        ({"tokenizer.ggml.merges": ["a b", "日" * 40 + " yyyy"]}, r"merges\[1\], '日{26}', does not fit"),
+        ({"tokenizer.ggml.merges": ["a b", "a b"]}, r"merges\[1\], 'a b', is the same as entry 0"),
+        ({"tokenizer.ggml.merges": ["a b\0"]}, r"merges\[0\].*does not fit the vocabulary"),
+        ({"tokenizer.ggml.tokens": ["a"] * 49152}, r"tokens\[.*'a', is the same as entry"),
         ({"tokenizer.ggml.eos_token_id": 49_152}, "eos_token_id is 49152"),
     ],
 )
@@ -217,7 +271,7 @@ def test_other_threads_run_while_a_long_text_is_encoded(coder: Tokenizer) -> Non
 
     thread = threading.Thread(target=tick)
     thread.start()
-    coder.encode("hello world " * 80_000)  # 200 ms and more
+    coder.encode("hello world " * 600_000)  # 200 ms and more
     found = ticks
     over.set()
     thread.join()
@@ -247,6 +301,30 @@ def test_same_tokenizer_from_a_hugging_face_folder(
     for text in random_texts(500, seed=5):
         assert tokenizer.encode(text) == coder.encode(text)
         assert tokenizer.encode(text, parse_special=True) == coder.encode(text, parse_special=True)
+
+
+def test_hugging_face_folders_of_the_other_families(
+    smollm: Tokenizer, smollm_metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    for pre in ("smollm", "llama-bpe", "gpt-2"):
+        library_bpe(smollm_metadata, pre).save(str(path))
+        ours, theirs = Tokenizer.from_file(path), Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.pre": pre})
+        for text in random_texts(200, seed=8):
+            assert ours.encode(text) == theirs.encode(text)
+    saved = json.loads(path.read_text())
+    for changes in (
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
+        {"pre_tokenizer": {"type": "Whitespace"}, "decoder": {"type": "ByteLevel"}},
+        {"normalizer": {"type": "Lowercase"}},
+    ):
+        path.write_text(json.dumps({**saved, **changes}))
+        with pytest.raises(ModelFileError, match="cuts text in a way"):
+            Tokenizer.from_file(path)
+    for vocab in ({"a": 0, "b": 0}, {"a": -1}, {"a": 1 << 40}, {"a": "0"}, {}, {"\ud800": 0}):
+        path.write_text(json.dumps({**saved, "model": {**saved["model"], "vocab": vocab, "merges": []}}))
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
+            Tokenizer.from_file(path)
 
 
 def test_damaged_hugging_face_files(tmp_path: Path) -> None:

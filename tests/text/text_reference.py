@@ -146,6 +146,25 @@ class SlowBPE:
         return [self.ids[part] for part in parts]
 
 
+def library_bpe(metadata: Mapping[str, Any], pre: str) -> Any:
+    """The tokenizers library's BPE on the vocabulary of a GGUF, with the pre-tokenizer of `pre` and no added tokens."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    types = metadata["tokenizer.ggml.token_type"]
+    vocab = {token: id for id, token in enumerate(metadata["tokenizer.ggml.tokens"]) if types[id] == 1}
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    core = Tokenizer(models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe"))
+    split = {"qwen2": QWEN2_WORDS, "llama-bpe": QWEN2_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")}.get(pre)
+    steps = [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
+    steps += [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)]
+    )
+    if pre == "qwen2":
+        core.normalizer = normalizers.NFC()
+    return core
+
+
 def hf_qwen2_tokenizer(metadata: Mapping[str, Any]) -> Any:
     """transformers' own Qwen2 tokenizer on the vocabulary of a GGUF, its added tokens as in the hub's file."""
     from tokenizers import AddedToken

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from typebar import _native
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType, Bytes, dequantize
+from typebar.model.strings import StringArray
 
 __all__ = ["GGUFFile", "GGUFTensor", "MetadataValue", "dequantize"]
 
-MetadataValue = int | float | bool | str | list[str] | NDArray[Any]
-T = TypeVar("T", int, float, bool, str, list[str], NDArray[Any])
+MetadataValue = int | float | bool | str | StringArray | NDArray[Any]
+T = TypeVar("T", int, float, bool, str, StringArray, NDArray[Any])
 
 # Headers of real models are up to about 20 MB (vocabulary and merges); the limits bound memory for hostile files.
 MAX_HEADER_BYTES = 64 << 20
@@ -75,7 +76,7 @@ class GGUFTensor:
 class GGUFFile:
     """A parsed GGUF model: `metadata` of the (first) file and the tensors of all shards, by name.
 
-    Metadata values are int, float, bool, str, list[str] for arrays of strings, and ndarrays for arrays of numbers.
+    Metadata values are int, float, bool, str, StringArray, and ndarrays for arrays of numbers.
     """
 
     path: Path
@@ -191,13 +192,13 @@ class _Cursor:
         except UnicodeDecodeError as error:
             raise self.error(f"{what} is not valid UTF-8 ({error.reason}): damaged file") from None
 
-    def strings(self, count: int, what: str) -> list[str]:
+    def strings(self, count: int, what: str) -> StringArray:
         """`count` length-prefixed strings."""
-        found, self.position = _native.read_strings(self.prefix, self.position, count)
-        if len(found) < count:  # Read the string at fault once more, for its error.
-            self.string(f"{what}[{len(found)}]")
+        text, ends, self.position = _native.read_strings(self.prefix, self.position, count)
+        if ends.size < count:  # Read the string at fault once more, for its error.
+            self.string(f"{what}[{ends.size}]")
             raise AssertionError("a string that failed to decode decodes")
-        return found
+        return StringArray(text, ends)
 
     def numbers(self, kind: int, count: int, what: str) -> NDArray[Any]:
         dtype = _NUMBERS[kind]

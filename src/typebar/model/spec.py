@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typebar.errors import ModelFileError
 from typebar.model.gguf import GGUFFile, dequantize
 from typebar.model.rope import RopeSpec
+from typebar.model.strings import StringArray
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
 
 def _vocab_size(keys: _Keys) -> int:
     """Length of the token list, which must agree with the embedding (names.match_tensors compares them)."""
-    tokens = keys.gguf.get("tokenizer.ggml.tokens", list[str])
+    tokens = keys.gguf.get("tokenizer.ggml.tokens", StringArray)
     stated = keys.count("vocab_size", 1 << 22, default=len(tokens) if tokens else None)
     size = len(tokens) if tokens else stated
     if size > 1 << 22:

@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
-from tokenizers import Regex, models, normalizers, pre_tokenizers
+from numpy.typing import NDArray
 
+from typebar import _native
 from typebar.errors import ModelFileError
+from typebar.model.strings import StringArray
+from typebar.text.nfc import nfc
 
 # GGUF token types (`tokenizer.ggml.token_type`).
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
@@ -22,47 +23,42 @@ CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 # Tokens that end a turn or a text in every family that has them, whatever the metadata forgets to say.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
 
-# From this many characters on the library is called in the way that lets other Python threads run meanwhile: 200 000
-# characters take 70 ms.
-LONG_TEXT = 4096
-
-_QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+# More ids than any vocabulary has.
+MAX_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class _PreTokenizer:
-    """How text is cut before BPE. `split`: regex whose matches are the words, or None for GPT-2's own regex."""
+    """How text is cut before BPE. `words`: the rule's name in the native core."""
 
-    split: str | None
+    words: str
     nfc: bool = False
-    single_digits: bool = False
-    ignore_merges: bool = False  # a word that is itself a token is taken whole
+    whole_words: bool = False  # a word that is itself a token is taken whole
     add_bos: bool = False  # where the metadata does not say
 
 
-_QWEN2 = _PreTokenizer(_QWEN2_SPLIT, nfc=True)
-_LLAMA3 = _PreTokenizer(_LLAMA3_SPLIT, ignore_merges=True, add_bos=True)
+_QWEN2 = _PreTokenizer("qwen2", nfc=True)
+_LLAMA3 = _PreTokenizer("llama3", whole_words=True, add_bos=True)
 _PRE_TOKENIZERS = {
     "qwen2": _QWEN2,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "llama-bpe": _LLAMA3,
-    "smollm": _PreTokenizer(None, single_digits=True),
-    "gpt-2": _PreTokenizer(None),
+    "smollm": _PreTokenizer("smollm"),
+    "gpt-2": _PreTokenizer("gpt2"),
 }
 
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's character for each byte: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and up."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()
+# The same rules as a `tokenizer.json` writes them.
+_QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_HF_WORDS = {
+    (("Split", _QWEN2_SPLIT, "Isolated", False), ("ByteLevel", False, False)): "qwen2",
+    (("Split", _LLAMA3_SPLIT, "Isolated", False), ("ByteLevel", False, False)): "llama3",
+    (("Digits", True), ("ByteLevel", False, True)): "smollm",
+    (("ByteLevel", False, True),): "gpt2",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +88,10 @@ class Tokenizer:
 
     def __init__(
         self,
-        core: tokenizers.Tokenizer,
+        core: _native.Bpe,
         added: Iterable[AddedToken],
         *,
+        nfc: bool,
         vocab_size: int,
         bos_id: int | None = None,
         eos_id: int | None = None,
@@ -104,7 +101,7 @@ class Tokenizer:
         add_bos: bool = False,
         chat_template: str | None = None,
     ) -> None:
-        self._core = core
+        self._core, self._nfc = core, nfc
         self._added = {token.text: token for token in added if token.text}
         self._text_of = {token.id: token.text for token in self._added.values()}
         self._added_pattern = _added_pattern(self._added)
@@ -124,23 +121,26 @@ class Tokenizer:
         Raises ModelFileError where the tokenizer is of a kind that typebar does not run or its arrays disagree.
         """
         pre = _gguf_pre_tokenizer(metadata)
-        tokens: Sequence[str] = _gguf_array(metadata, "tokens")
+        tokens, merges = _gguf_strings(metadata, "tokens"), _gguf_strings(metadata, "merges")
         types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(tokens))))
         if types.shape != (len(tokens),):
             raise ModelFileError(f"tokenizer.ggml.token_type has {types.size} entries for {len(tokens)} tokens")
-        vocab = dict(zip(tokens, range(len(tokens)), strict=True))
-        added = []
-        for id in np.flatnonzero(np.isin(types, (CONTROL, USER_DEFINED, UNUSED))).tolist():
-            vocab.pop(tokens[id], None)
-            if types[id] != UNUSED:
-                added.append(AddedToken(id, tokens[id], special=bool(types[id] == CONTROL)))
-        core = _byte_level_bpe(vocab, _pairs(_gguf_array(metadata, "merges")), pre)
+        left_out = np.isin(types, (CONTROL, USER_DEFINED, UNUSED))
+        added = [
+            AddedToken(id, tokens[id], special=bool(types[id] == CONTROL))
+            for id in np.flatnonzero(left_out & (types != UNUSED)).tolist()
+        ]
+        try:
+            core = _bpe(tokens, left_out, merges, pre)
+        except ValueError as error:
+            raise ModelFileError(f"tokenizer.ggml.{error}: damaged file, download it again") from error
         names = ("bos", "eos", "eot", "eom", "unknown", "padding")
         ids = {name: _gguf_id(metadata, name, len(tokens)) for name in names}
         add_bos = metadata.get("tokenizer.ggml.add_bos_token")
         return cls(
             core,
             added,
+            nfc=pre.nfc,
             vocab_size=len(tokens),
             bos_id=ids["bos"],
             eos_id=ids["eos"],
@@ -188,29 +188,13 @@ class Tokenizer:
             raise ValueError(f"token id {id} is outside the vocabulary of {self.vocab_size}")
         if (text := self._text_of.get(id)) is not None:
             return text.encode()
-        return _piece_bytes(self._core.id_to_token(id) or "")
+        return self._core.token_bytes(id)
 
     def _encode_plain(self, text: str) -> list[int]:
-        if not text:
-            return []
         try:
-            return self._encode_readable(text)
-        except (TypeError, UnicodeEncodeError):
-            return self._encode_readable(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-    def _encode_readable(self, text: str) -> list[int]:
-        if len(text) < LONG_TEXT:
-            ids: list[int] = self._core.encode(text, add_special_tokens=False).ids
-        else:
-            [encoding] = self._core.encode_batch_fast([text], add_special_tokens=False)
-            ids = encoding.ids
-        return ids
-
-
-@lru_cache(maxsize=4096)
-def _piece_bytes(piece: str) -> bytes:
-    """Bytes of a vocabulary entry; a character outside the byte alphabet stands for its UTF-8."""
-    return b"".join(bytes([_BYTE_OF[char]]) if char in _BYTE_OF else char.encode() for char in piece)
+            return self._core.encode((nfc(text) if self._nfc else text).encode())
+        except UnicodeEncodeError:
+            return self._encode_plain(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def _added_pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
@@ -226,36 +210,24 @@ def _between(text: str, before: AddedToken | None, after: AddedToken | None) -> 
     return text.rstrip() if after and after.lstrip else text
 
 
-def _byte_level_bpe(vocab: dict[str, int], merges: list[tuple[str, str]], pre: _PreTokenizer) -> tokenizers.Tokenizer:
-    try:
-        core = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=pre.ignore_merges))
-    except Exception as error:  # the library raises bare Exception
-        raise ModelFileError(f"tokenizer merges do not fit the vocabulary: {error}") from error
-    if pre.nfc:
-        core.normalizer = normalizers.NFC()
-    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre.single_digits else []
-    if pre.split is not None:
-        steps.append(pre_tokenizers.Split(Regex(pre.split), "isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.split is None))
-    core.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    return core
+def _bpe(tokens: StringArray, left_out: NDArray[np.bool_], merges: StringArray, pre: _PreTokenizer) -> _native.Bpe:
+    """ValueError, which names the entry, where the arrays disagree."""
+    return _native.Bpe(
+        pieces=tokens.text,
+        piece_ends=tokens.ends,
+        left_out=left_out.view(np.uint8),
+        merges=merges.text,
+        merge_ends=merges.ends,
+        words=pre.words,
+        whole_words=pre.whole_words,
+    )
 
 
-def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """Split "left right" strings. One join and one split for all is 2.5 times faster than a split each."""
-    halves = " ".join(merges).split(" ")
-    if len(halves) != 2 * len(merges):
-        raise ModelFileError("tokenizer.ggml.merges: an entry is not two pieces with one space between")
-    half = iter(halves)
-    return list(zip(half, half, strict=True))
-
-
-def _gguf_array(metadata: Mapping[str, Any], name: str) -> Sequence[Any]:
+def _gguf_strings(metadata: Mapping[str, Any], name: str) -> StringArray:
     values = metadata.get(f"tokenizer.ggml.{name}")
-    if values is None or isinstance(values, str) or len(values) == 0:
+    if not isinstance(values, StringArray | list) or len(values) == 0:
         raise ModelFileError(f"the GGUF file has no tokenizer.ggml.{name}; get a file that carries its tokenizer")
-    array: Sequence[Any] = values
-    return array
+    return StringArray.of(values) if isinstance(values, list) else values
 
 
 def _gguf_id(metadata: Mapping[str, Any], name: str, vocab_size: int) -> int | None:
@@ -296,6 +268,11 @@ def _from_folder(cls: type[Tokenizer], path: Path) -> Tokenizer:
         for t in data.get("added_tokens") or []
     ]
     ids = {**model["vocab"], **{token.text: token.id for token in added}}
+    pre = _hf_pre_tokenizer(path, data)
+    try:
+        core = _hf_bpe(model, ids, added, pre)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{path} is not a tokenizer that typebar can build: {error}") from error
     special = {name: _hf_token_id(config, name, ids) for name in ("bos", "eos", "unk", "pad")}
     end_ids = {special["eos"]} - {None}
     for name in ("generation_config.json", "config.json"):
@@ -306,8 +283,9 @@ def _from_folder(cls: type[Tokenizer], path: Path) -> Tokenizer:
         add_bos = f'"{config.get("bos_token")}"' in json.dumps(data.get("post_processor"), ensure_ascii=False)
     template = path.with_name("chat_template.jinja")
     return cls(
-        _hf_core(path, data, added),
+        core,
         added,
+        nfc=pre.nfc,
         vocab_size=max(ids.values()) + 1,
         bos_id=special["bos"],
         eos_id=special["eos"],
@@ -319,27 +297,45 @@ def _from_folder(cls: type[Tokenizer], path: Path) -> Tokenizer:
     )
 
 
-def _hf_core(path: Path, data: dict[str, Any], added: list[AddedToken]) -> tokenizers.Tokenizer:
-    """The library's tokenizer without the added tokens, which it would match in plain text too."""
-    model = data["model"]
-    merges = model["merges"]
-    pairs = _pairs(merges) if merges and isinstance(merges[0], str) else [(left, right) for left, right in merges]
-    vocab = dict(model["vocab"])
-    for token in added:
-        vocab.pop(token.text, None)
-    frame = {
-        **data,
-        "added_tokens": [],
-        "truncation": None,
-        "padding": None,
-        "model": {**model, "vocab": {}, "merges": [], "unk_token": None},
-    }
-    try:
-        core = tokenizers.Tokenizer.from_str(json.dumps(frame))
-        core.model = models.BPE(vocab, pairs, ignore_merges=bool(model.get("ignore_merges")))
-    except Exception as error:  # the library raises bare Exception
-        raise ModelFileError(f"{path} is not a tokenizer that the tokenizers library can build: {error}") from error
-    return core
+def _hf_pre_tokenizer(path: Path, data: Mapping[str, Any]) -> _PreTokenizer:
+    pre = data.get("pre_tokenizer") or {}
+    words = _HF_WORDS.get(tuple(_hf_step(step) for step in pre.get("pretokenizers", [pre])))
+    normalizer = (data.get("normalizer") or {}).get("type")
+    if words is None or normalizer not in (None, "NFC"):
+        raise ModelFileError(
+            f"{path} cuts text in a way that typebar does not know (it knows Qwen2, Llama 3, SmolLM and GPT-2); "
+            "a guess would give wrong token ids"
+        )
+    return _PreTokenizer(words, nfc=normalizer == "NFC", whole_words=bool(data["model"].get("ignore_merges")))
+
+
+def _hf_step(step: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What matters of a pre-tokenizer, as in _HF_WORDS."""
+    match step:
+        case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior}:
+            return "Split", pattern, behavior, step.get("invert", False)
+        case {"type": "Digits", "individual_digits": individual}:
+            return "Digits", individual
+        case {"type": "ByteLevel", "add_prefix_space": prefix}:
+            return "ByteLevel", prefix, step.get("use_regex", True)
+    return (step.get("type"),)
+
+
+def _hf_bpe(
+    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[AddedToken], pre: _PreTokenizer
+) -> _native.Bpe:
+    """ValueError or TypeError, which name the entry, where vocabulary and merges disagree."""
+    if not 0 <= min(ids.values()) <= max(ids.values()) < MAX_TOKENS:
+        raise ValueError(f"the token ids go from {min(ids.values())} to {max(ids.values())}")
+    tokens = [""] * (max(ids.values()) + 1)
+    for text, id in ids.items():
+        if tokens[id]:
+            raise ValueError(f"{tokens[id]!r} and {text!r} have the same id {id}")
+        tokens[id] = text
+    left_out = np.zeros(len(tokens), np.bool_)
+    left_out[[token.id for token in added]] = True
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    return _bpe(StringArray.of(tokens), left_out, StringArray.of(merges), pre)
 
 
 def _hf_token_id(config: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> int | None:
