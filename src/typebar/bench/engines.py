@@ -20,7 +20,7 @@ from typebar.model.cache import cache_dir
 PEERS = Path(__file__).with_name("peers")
 NOT_SUPPORTED = dict.fromkeys(("onnxruntime", "vllm"), "not supported yet")
 
-OPENVINO_PACKAGES = ("openvino-genai", "openvino-tokenizers", "optimum-intel", "nncf", "torch")
+OPENVINO_PACKAGES = ("openvino-genai", "openvino-tokenizers", "optimum-intel", "nncf", "torch==2.13.0")
 
 Server = Callable[[str, Path, int, int, int], list[str]]
 
@@ -93,8 +93,8 @@ RIVALS = {
     for engine in (
         Engine("llama.cpp", "llamacpp.py", "xllamacpp", ("xllamacpp",), server=_llamacpp_server),
         Engine("openvino", "ov.py", "openvino_genai", OPENVINO_PACKAGES, "own"),
-        Engine("ctranslate2", "ct2.py", "ctranslate2", ("ctranslate2", "transformers", "torch"), "own"),
-        Engine("transformers", "hf.py", "transformers", ("transformers", "torch"), "hf"),
+        Engine("ctranslate2", "ct2.py", "ctranslate2", ("ctranslate2", "transformers", "torch==2.13.0"), "own"),
+        Engine("transformers", "hf.py", "transformers", ("transformers", "torch==2.13.0"), "hf"),
     )
 }
 
