@@ -276,17 +276,14 @@ NB_MODULE(_native, m) {
       .def(
           "load",
           [](Model& self, const std::map<std::string, PyTensorSource>& tensors, const std::string& quantization,
-             bool interleaved_rope, nb::callable before_output_layer) {
+             bool interleaved_rope) {
             std::map<std::string, TensorSource> sources;
             for (const auto& [name, tensor] : tensors) sources.emplace(name, tensor.source);
             const Quantization parsed = parse_quantization(quantization);
             nb::gil_scoped_release release;
-            self.load(sources, parsed, interleaved_rope, [&] {
-              nb::gil_scoped_acquire acquire;
-              before_output_layer();
-            });
+            self.load(sources, parsed, interleaved_rope);
           },
-          "tensors"_a, "quantization"_a, "interleaved_rope"_a, "before_output_layer"_a)
+          "tensors"_a, "quantization"_a, "interleaved_rope"_a)
       .def("step", &step, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "samplers"_a)
       .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "best_needed"_a = 0)
       .def("copy_block", &Model::copy_block, "source"_a, "destination"_a)

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -64,10 +63,8 @@ class Model {
   Model(ModelConfig config, int threads, const std::string& isa);
 
   // Packs all weights, by canonical name. Throws std::invalid_argument for a missing, unknown or misshapen tensor and
-  // std::runtime_error for one that cannot be read. `before_output_layer` is called when only that is left, about a
-  // third of a small model: the caller may wait there until memory is free again.
-  void load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope,
-            const std::function<void()>& before_output_layer = {});
+  // std::runtime_error for one that cannot be read.
+  void load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope);
 
   // Runs the batch and draws the next token of every sequence with a sampler (null: it only fills its cache). A draw
   // that fails, because of NaN logits or since nothing is allowed, leaves the other sequences alone.

@@ -45,8 +45,7 @@ Quantization head_quantization(Quantization body) { return body == Quantization:
 
 }  // namespace
 
-void Model::load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope,
-                 const std::function<void()>& before_output_layer) {
+void Model::load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope) {
   if (loaded_) throw std::invalid_argument("the model is already loaded");
   const ModelConfig& c = config_;
   const int interleaved = interleaved_rope ? c.head_dim : 0;
@@ -99,7 +98,6 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
 
   for (const PendingVector& p : vectors) *p.vector = load_vector(*p.source, p.interleaved_head_dim, arena_);
   for (const Pending& p : matrices) *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_);
-  if (before_output_layer) before_output_layer();
   if (head) {
     head_ = pack(*head, head_quantization(quantization), 0, arena_, team_);
     if (embed.data) {

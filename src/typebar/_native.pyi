@@ -1,6 +1,6 @@
 """The C++ core: weights, KV cache, the transformer step and sampling. Heavy calls release the GIL."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -91,12 +91,8 @@ class Model:
         tensors: dict[str, TensorSource],
         quantization: str,
         interleaved_rope: bool,
-        before_output_layer: Callable[[], object],
     ) -> None:
-        """Packs the tensors, by canonical name. `quantization`: keep, q8, q4 or f32.
-
-        `before_output_layer` is called when only the output layer is left, about a third of a small model.
-        """
+        """Packs the tensors, by canonical name. `quantization`: keep, q8, q4 or f32."""
 
     def step(
         self,
