@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from random import Random
@@ -59,24 +60,26 @@ def test_llamacpp_server_is_loaded_too(tiny_path: Path) -> None:
     assert "4 of 4 answered" in done.stdout
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """Knows one model, answers the first chat, and refuses all others."""
-
-    answered = 0
+class Answering(BaseHTTPRequestHandler):
+    """Knows one model, tells what a first plain request needs, and answers streamed chats as `stream` says."""
 
     def do_GET(self) -> None:
         self._send(200, {"data": [{"id": "small", "max_model_len": 512}]})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        Refusing.answered += 1
-        if Refusing.answered > 1:
-            self._send(503, {"error": {"message": "too busy"}})
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["model"] != "small":
+            self._send(404, {"error": {"message": f"no model {body['model']}"}})
+        elif body["stream"]:
+            self.stream()
         else:
             self._send(200, {"usage": {"prompt_tokens": 200}})
 
+    def stream(self) -> None:
+        self._send(503, {"error": {"message": "too busy"}})
+
     def _send(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -86,14 +89,19 @@ class Refusing(BaseHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 def test_refusals_are_counted_and_told() -> None:
-    server = HTTPServer(("127.0.0.1", 0), Refusing)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        done = run(f"http://127.0.0.1:{server.server_port}", "--requests", "5")
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(Answering) as url:
+        done = run(url, "--requests", "5")
     assert done.returncode == 1
     assert "0 of 5 answered" in done.stdout and "too busy" in done.stdout
 

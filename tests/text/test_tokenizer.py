@@ -325,6 +325,10 @@ def test_hugging_face_folders_of_the_other_families(
         path.write_text(json.dumps({**saved, "model": {**saved["model"], "vocab": vocab, "merges": []}}))
         with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
             Tokenizer.from_file(path)
+    for changes in ({"added_tokens": [{"id": 1}]}, {"model": {"type": "BPE", "merges": []}}):
+        path.write_text(json.dumps({**saved, **changes}))
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
+            Tokenizer.from_file(path)
 
 
 def test_damaged_hugging_face_files(tmp_path: Path) -> None:

@@ -81,11 +81,13 @@ class Reply:
 class Client:
     """Connections to one server. `async with Client(url) as client` closes them at the end.
 
-    keep_alive: whether a connection serves more than one request; llama.cpp's server ends them without saying so.
+    model: asked for where a body names none. keep_alive: whether a connection serves more than one request; llama.cpp's
+    server ends them without saying so.
     """
 
-    def __init__(self, url: str, api_key: str = "", *, keep_alive: bool = True) -> None:
+    def __init__(self, url: str, api_key: str = "", *, model: str = "default", keep_alive: bool = True) -> None:
         self.url = url.rstrip("/")
+        self.model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
             base_url=self.url,
@@ -109,7 +111,7 @@ class Client:
         A refusal is a reply with its status and error; httpx.TransportError where the connection breaks.
         """
         reply = reply or Reply()
-        body = {"model": "default", **body, "stream": stream}
+        body = {"model": self.model, **body, "stream": stream}
         if stream:
             body["stream_options"] = {"include_usage": True}
         headers = {"X-Request-Id": request_id} if request_id else {}

@@ -63,7 +63,7 @@ async def run(plan: Plan, url: str, api_key: str, progress: Progress) -> Json:
     """Put the load on the server; the report that --json writes. TypebarError where it cannot be reached."""
     async with Client(url, api_key) as client:
         try:
-            model = str(json.loads(await client.text("/v1/models"))["data"][0]["id"])
+            model = client.model = str(json.loads(await client.text("/v1/models"))["data"][0]["id"])
             rng = random.Random(plan.seed)
             texts = Texts(await chars_per_token(client))
             held = scripts(rng, texts, plan.requests, await context_length(client))
@@ -71,8 +71,8 @@ async def run(plan: Plan, url: str, api_key: str, progress: Progress) -> Json:
             raise TypebarError(f"{url} is no server that can be measured: {error}") from error
     seen = Seen(started=perf_counter())
     # Its keep-alive ends without a word on some servers, which would count as errors here.
-    async with Client(url, api_key, keep_alive=False) as client:
-        user = _User(plan, client, model, seen, progress)
+    async with Client(url, api_key, model=model, keep_alive=False) as client:
+        user = _User(plan, client, seen, progress)
         await (_as_they_come(plan, held, user, rng) if plan.rate else _closed_loop(plan, held, user))
     seen.ended = perf_counter()
     return report(plan, url, model, seen)
@@ -82,7 +82,6 @@ async def run(plan: Plan, url: str, api_key: str, progress: Progress) -> Json:
 class _User:
     plan: Plan
     client: Client
-    model: str
     seen: Seen
     progress: Progress
 
@@ -104,7 +103,7 @@ class _User:
 
     async def _ask(self, messages: list[Json]) -> tuple[Reply, str]:
         reply = Reply()
-        body = {"model": self.model, "messages": messages, "max_tokens": self.plan.tokens, "temperature": 0}
+        body = {"messages": messages, "max_tokens": self.plan.tokens, "temperature": 0}
         try:
             async with asyncio.timeout(self.plan.timeout):
                 await self.client.chat(body, reply=reply)

@@ -263,13 +263,13 @@ def _from_folder(cls: type[Tokenizer], path: Path) -> Tokenizer:
     model = data.get("model") or {}
     if model.get("type") != "BPE" or '"ByteLevel"' not in json.dumps([data.get("decoder"), data.get("pre_tokenizer")]):
         raise ModelFileError(f"{path} holds a {model.get('type')!r} tokenizer; typebar runs byte-level BPE tokenizers")
-    added = [
-        AddedToken(t["id"], t["content"], bool(t.get("special")), bool(t.get("lstrip")), bool(t.get("rstrip")))
-        for t in data.get("added_tokens") or []
-    ]
-    ids = {**model["vocab"], **{token.text: token.id for token in added}}
     pre = _hf_pre_tokenizer(path, data)
     try:
+        added = [
+            AddedToken(t["id"], t["content"], bool(t.get("special")), bool(t.get("lstrip")), bool(t.get("rstrip")))
+            for t in data.get("added_tokens") or []
+        ]
+        ids = {**model["vocab"], **{token.text: token.id for token in added}}
         core = _hf_bpe(model, ids, added, pre)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path} is not a tokenizer that typebar can build: {error}") from error
