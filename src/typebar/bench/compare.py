@@ -17,7 +17,7 @@ from typebar.bench import machine, serving
 from typebar.bench.engines import TYPEBAR, Engine
 from typebar.bench.machine import Watch
 from typebar.bench.metrics import BY_KEY, METRICS, Metric, ratio, summary
-from typebar.bench.process import ServerProcess, free_port
+from typebar.bench.process import RUN_TIMEOUT, ServerProcess, free_port
 from typebar.bench.prompts import QUESTIONS, chat
 from typebar.errors import TypebarError
 from typebar.model.gguf import GGUFFile
@@ -28,7 +28,6 @@ from typebar.text.tokenizer import Tokenizer
 
 CONTEXT = 4096
 DOCUMENT_TOKENS = 1900
-SOLO_TIMEOUT = 3600.0  # float32 on a slow machine takes ten minutes
 
 Json = dict[str, Any]
 Progress = Callable[[str, float], None]  # what is being done, and the share of all that is behind
@@ -161,10 +160,10 @@ def solo(
     start = time.monotonic()
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SOLO_TIMEOUT
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_TIMEOUT
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise TypebarError(f"{engine.name} did not end within {SOLO_TIMEOUT:.0f} s") from None
+        raise TypebarError(f"{engine.name} did not end within {RUN_TIMEOUT:.0f} s") from None
     if done.returncode:
         raise TypebarError(f"{engine.name} ended with exit code {done.returncode}:\n{done.stderr[-1500:]}")
     result: Json = json.loads(done.stdout.strip().splitlines()[-1])

@@ -18,6 +18,7 @@ import httpx
 
 from typebar.errors import TypebarError
 
+RUN_TIMEOUT = 3600.0  # of one engine in one round; float32 on a slow machine takes ten minutes
 START_TIMEOUT = 600.0
 STOP_TIMEOUT = 60.0
 

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Collection
 from statistics import median
 
+import httpx
+
 from typebar.bench.client import Client, Json, Reply
 from typebar.bench.peers.measure import CHAT_TOKENS, WAVES, peak_rss, percentile
-from typebar.bench.process import ServerProcess
+from typebar.bench.process import RUN_TIMEOUT, ServerProcess
 from typebar.bench.prompts import QUESTIONS, chat
 from typebar.errors import TypebarError
 
@@ -16,11 +18,19 @@ FULL_ANSWER = 32
 
 
 def figures(server: ServerProcess, users: int, wanted: Collection[str], document: str) -> dict[str, float]:
-    """What is wanted of a server made for so many users. TypebarError where a request fails.
+    """What is wanted of a server made for so many users. TypebarError where a request or the server fails.
 
     document: about as long as a context of 2048 tokens allows; it fills it before memory is read.
     """
-    return asyncio.run(_figures(server, users, wanted, document))
+
+    async def within_time() -> dict[str, float]:
+        async with asyncio.timeout(RUN_TIMEOUT):
+            return await _figures(server, users, wanted, document)
+
+    try:
+        return asyncio.run(within_time())
+    except (httpx.HTTPError, OSError, LookupError, ValueError) as error:  # a TimeoutError is an OSError
+        raise TypebarError(f"its server gave no answer that can be measured: {error!r}\n{server.log_tail()}") from error
 
 
 async def _figures(server: ServerProcess, users: int, wanted: Collection[str], document: str) -> dict[str, float]:
