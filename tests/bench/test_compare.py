@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from typebar.bench import engines, metrics
-from typebar.bench.compare import Task, compare
+from typebar.bench.compare import Task, compare, solo
 from typebar.bench.convert import converted
 from typebar.bench.engines import Engine
 from typebar.bench.machine import Watch
@@ -108,6 +108,15 @@ def test_peer_that_fails_is_told_and_the_others_go_on(tiny_path: Path) -> None:
     assert kept == [1, 2], "the report so far is kept after every round"
     assert set(report["engines"]) == {"typebar"}
     assert "no_such_adapter.py" in report["missing"]["broken"]
+
+
+@pytest.mark.parametrize("said", ["", "loaded", "5", "{}", '["figures"]'])
+def test_peer_without_a_result_is_an_error_with_what_it_said(said: str, tiny_path: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(f"import sys; print({said!r}); print('the end', file=sys.stderr)")
+    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32"]))
+    with pytest.raises(TypebarError, match=r"vague gave no result(?s:.*)the end"):
+        solo(Engine("vague", str(adapter), "typebar"), sys.executable, tiny_path, task, ["ttft_ms_32"])
 
 
 def test_missing_peer_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,13 +166,15 @@ def solo(
         raise TypebarError(f"{engine.name} did not end within {RUN_TIMEOUT:.0f} s") from None
     if done.returncode:
         raise TypebarError(f"{engine.name} ended with exit code {done.returncode}:\n{done.stderr[-1500:]}")
-    result: Json = json.loads(done.stdout.strip().splitlines()[-1])
-    figures: dict[str, float] = result.pop("figures")
-    first_token_at = result.pop("first_token_at")
+    try:
+        about: Json = json.loads(done.stdout.strip().splitlines()[-1])
+        figures: dict[str, float] = about.pop("figures")
+        first_token_at: float = about.pop("first_token_at")
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise TypebarError(f"{engine.name} gave no result: {(done.stdout + done.stderr)[-1500:]}") from None
     if "load_s" in wanted:
         figures["load_s"] = first_token_at - start
-    result["streams"] = result.get("streams")
-    return result, figures
+    return about, figures
 
 
 def _served(engine: Engine, python: str, model: Path, task: Task, users: int, wanted: list[str]) -> dict[str, float]:
@@ -209,8 +211,8 @@ def _report(task: Task, facts: Json, found: dict[str, Rounds], missing: dict[str
 def _engine_report(task: Task, facts: Json, entry: Rounds) -> Json:
     keys = [metric.key for metric in task.metrics if all(metric.key in figures for figures in entry.figures)]
     metrics = {key: summary([figures[key] for figures in entry.figures]) for key in keys}
-    about = {"version": "", "format": "", "flags": "", "streams": None, **entry.about}
-    token_bytes = about.pop("token_bytes", None) or task.weight_bytes
+    about = dict(entry.about)
+    token_bytes = about.pop("token_bytes") or task.weight_bytes
     hardware: Json = {}
     if "decode_tps_0" in metrics:
         speed = metrics["decode_tps_0"]["median"] * token_bytes / 1e9
