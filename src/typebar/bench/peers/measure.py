@@ -91,6 +91,7 @@ class Session:
         self.engine, self.wanted = engine, set(job["metrics"])
         self.tokens, self.chats = job["tokens"], job["chats"]
         self.streams: bool | None = None  # None: no answer of several tokens was measured
+        self.keeps = False
 
     def figures(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -117,29 +118,36 @@ class Session:
             found["decode_tps_3500"] = self._decode_tps(3500)
         return {name: value for name, value in found.items() if name in self.wanted}
 
+    def _complete(self, prompts: Sequence[list[int]], count: int, keep: bool = False) -> Answers:
+        """As `complete`, but first asks for one token more where `keep` changes: some engine is made anew for that."""
+        if keep != self.keeps:
+            complete(self.engine, [self.tokens[:FIRST_PROMPT]], 1, keep)
+            self.keeps = keep
+        return complete(self.engine, prompts, count, keep)
+
     def _wants(self, *names: str) -> bool:
         return not self.wanted.isdisjoint(names)
 
     def _first_token_ms(self, length: int, repeats: int) -> float:
         prompts = [self.tokens[:length]]
-        return 1e3 * statistics.median(complete(self.engine, prompts, 1).firsts[0] for _ in range(repeats))
+        return 1e3 * statistics.median(self._complete(prompts, 1).firsts[0] for _ in range(repeats))
 
     def _decode_tps(self, context: int) -> float:
-        answers = complete(self.engine, [self.tokens[: context or FIRST_PROMPT]], 1 + DECODE_TOKENS)
+        answers = self._complete([self.tokens[: context or FIRST_PROMPT]], 1 + DECODE_TOKENS)
         self.streams = answers.arrivals >= DECODE_TOKENS // 8  # a token may end within a character and show nothing
         return answers.tps
 
     def _warm_ms(self, second: list[int]) -> float:
         """First token of a prompt that begins as an earlier one did."""
-        complete(self.engine, [self.tokens[:512]], 1, keep=True)
-        return 1e3 * complete(self.engine, [second], 1, keep=True).firsts[0]
+        self._complete([self.tokens[:512]], 1, keep=True)
+        return 1e3 * self._complete([second], 1, keep=True).firsts[0]
 
     def _aggregate(self, users: int) -> dict[str, float]:
         p95 = f"p95_ttft_ms_{users}"
         if not self._wants(f"aggregate_tps_{users}", p95):
             return {}
         waves = WAVES if self._wants(p95) else 1
-        all_answers = [complete(self.engine, self.chats[:users], CHAT_TOKENS) for _ in range(waves)]
+        all_answers = [self._complete(self.chats[:users], CHAT_TOKENS) for _ in range(waves)]
         firsts = [first for answers in all_answers for first in answers.firsts]
         speed = statistics.median(answers.tps for answers in all_answers)
         return {f"aggregate_tps_{users}": speed, p95: 1e3 * percentile(firsts, 95)}
