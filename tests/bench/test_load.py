@@ -1,5 +1,6 @@
 """Load on real servers, and on one that fails."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from threading import Thread
 
 import pytest
 
+from typebar.bench import load
 from typebar.bench.load import Plan
 from typebar.bench.process import ServerProcess, free_port, serve_command
 from typebar.bench.prompts import scripts
@@ -104,6 +106,38 @@ def test_refusals_are_counted_and_told() -> None:
         done = run(url, "--requests", "5")
     assert done.returncode == 1
     assert "0 of 5 answered" in done.stdout and "too busy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (b"data: {broken", "an answer that is no JSON"),
+        (b"data: 5", "an answer that is no JSON"),
+        (b'data: {"error": "out of memory"}', "status 200: out of memory"),
+        (b'data: {"choices": null}', "an empty answer without a reason"),
+    ],
+)
+def test_broken_answers_are_counted_and_the_load_goes_on(event: bytes, error: str) -> None:
+    class Broken(Answering):
+        def stream(self) -> None:
+            self._send(200, event + b"\n\n")
+
+    shares: list[float] = []
+    with serving(Broken) as url:
+        report = asyncio.run(load.run(Plan(requests=5), url, "", lambda doing, share: shares.append(share)))
+    assert report["completed"] == 0 and report["errors"][error] > 0
+    assert sum(report["errors"].values()) == 5
+    assert shares == sorted(shares) and shares[-1] == 1.0
+
+
+def test_connections_that_break_are_counted() -> None:
+    class Leaving(Answering):
+        def stream(self) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!")
+
+    with serving(Leaving) as url:
+        report = asyncio.run(load.run(Plan(requests=3), url, "", lambda doing, share: None))
+    assert report["errors"]["the connection broke: DecodingError"] > 0
 
 
 def test_nobody_there_is_told() -> None:

@@ -67,8 +67,9 @@ class Reply:
         self.id = self.id or message.get("id", "")
         self.usage = message.get("usage") or self.usage
         self.timings = message.get("timings") or self.timings
-        self.error = message.get("error") or self.error
-        for choice in message.get("choices", []):
+        if error := message.get("error"):
+            self.error = error if isinstance(error, dict) else {"message": str(error)}
+        for choice in message.get("choices") or []:
             self.add_text((choice.get("delta") or choice.get("message") or {}).get("content") or "")
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
@@ -108,7 +109,8 @@ class Client:
     async def chat(self, body: Json, *, stream: bool = True, request_id: str = "", reply: Reply | None = None) -> Reply:
         """Ask for a chat completion. `reply` is filled as the answer comes, and keeps it where this is cancelled.
 
-        A refusal is a reply with its status and error; httpx.TransportError where the connection breaks.
+        A refusal is a reply with its status and error; httpx.HTTPError where the connection breaks, ValueError where
+        an event of a stream is no JSON object.
         """
         reply = reply or Reply()
         body = {"model": self.model, **body, "stream": stream}
@@ -121,7 +123,7 @@ class Client:
             reply.status = response.status_code
             if stream and response.is_success:
                 async for event in _events(response):
-                    reply.take(json.loads(event))
+                    reply.take(_object(event))
             else:
                 reply.take(_json(await response.aread()))
         reply.ended = perf_counter()
@@ -222,9 +224,15 @@ async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
                 yield data
 
 
+def _object(content: bytes) -> Json:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise ValueError(f"no JSON object: {content[:60]!r}")
+    return value
+
+
 def _json(content: bytes) -> Json:
     try:
-        value = json.loads(content)
+        return _object(content)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}

@@ -95,11 +95,16 @@ class _User:
                 self.seen.errors[error] += 1
                 if left := len(script.turns) - number - 1:
                     self.seen.errors["not asked after an error"] += left
+                self._tell()
                 break
             self.seen.replies.append((script.kind, reply))
             messages = [*messages, {"role": "assistant", "content": reply.text}]
-            done = self.seen.requests
-            self.progress(f"{done} of {self.plan.requests} answered", done / self.plan.requests)
+            self._tell()
+
+    def _tell(self) -> None:
+        answered, done = len(self.seen.replies), self.seen.requests
+        failed = f", {done - answered} failed" if done > answered else ""
+        self.progress(f"{answered} of {self.plan.requests} answered{failed}", done / self.plan.requests)
 
     async def _ask(self, messages: list[Json]) -> tuple[Reply, str]:
         reply = Reply()
@@ -109,8 +114,10 @@ class _User:
                 await self.client.chat(body, reply=reply)
         except TimeoutError:
             return reply, f"no end after {self.plan.timeout:g} s"
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
             return reply, f"the connection broke: {type(error).__name__}"
+        except ValueError:
+            return reply, "an answer that is no JSON"
         if reply.status != 200 or reply.error:
             return reply, f"status {reply.status}: {str(reply.error.get('message', ''))[:100]}"
         return reply, "" if reply.ended and (
