@@ -140,6 +140,18 @@ def test_connections_that_break_are_counted() -> None:
     assert report["errors"]["the connection broke: DecodingError"] > 0
 
 
+def test_load_ends_with_its_last_answer() -> None:
+    """At this rate the next conversation would come in days."""
+    plan = Plan(requests=1, rate=1e-6)
+
+    async def within_a_minute(url: str) -> dict[str, object]:
+        async with asyncio.timeout(60):
+            return await load.run(plan, url, "", lambda doing, share: None)
+
+    with serving(Answering) as url:
+        assert asyncio.run(within_a_minute(url))["requests"] == 1
+
+
 def test_nobody_there_is_told() -> None:
     done = run(f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 1 and "no server that can be measured" in done.stderr

@@ -139,9 +139,10 @@ async def _as_they_come(plan: Plan, held: list[Script], user: _User, rng: random
     assert plan.rate
     conversations_a_second = plan.rate * len(held) / plan.requests
     async with asyncio.TaskGroup() as group:
-        for script in held:
+        for number, script in enumerate(held):
+            if number:
+                await asyncio.sleep(rng.expovariate(conversations_a_second))
             group.create_task(user.hold(script))
-            await asyncio.sleep(rng.expovariate(conversations_a_second))
 
 
 def report(plan: Plan, url: str, model: str, seen: Seen) -> Json:
