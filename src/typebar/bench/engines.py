@@ -50,22 +50,24 @@ class Engine:
         """The interpreter that has it: this one, or that of its own environment; None where it is not installed."""
         if importlib.util.find_spec(self.module):
             return sys.executable
-        own = self._environment() / "bin" / "python"
-        return str(own) if own.exists() else None
+        return str(self._own_python) if self._installed.exists() else None
 
     def install(self) -> None:
-        """Make its own environment. TypebarError with what pip said where that fails."""
-        folder = self._environment()
-        venv.create(folder, with_pip=True, clear=True)
-        python = folder / "bin" / "python"
-        pip = [str(python), "-m", "pip"]
+        """Make its own environment. TypebarError with what venv or pip said where that fails."""
+        folder = self._environment
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+        except (OSError, subprocess.CalledProcessError) as error:  # the latter where Python has no ensurepip
+            said = f"{error}\nOn Debian and Ubuntu it takes the package python3-venv."
+            raise TypebarError(f"{folder} could not be made for {self.name}: {said}") from error
+        pip = [str(self._own_python), "-m", "pip"]
         quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         done = subprocess.run([*pip, "install", "--quiet", *self.packages], **quiet)
         # It comes in by the way, is not needed for text, and breaks transformers where it was built for another torch.
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", "torchvision"], **quiet)
         if done.returncode:
-            python.unlink()
             raise TypebarError(f"{self.name} could not be installed into {folder}:\n{done.stderr[-1000:]}")
+        self._installed.touch()
 
     def model(self, gguf: Path, python: str) -> Path:
         """The weights in its form, made where they are not in the cache yet."""
@@ -74,8 +76,18 @@ class Engine:
         folder = half_precision_folder(gguf)
         return folder if self.weights == "hf" else converted(folder, self.name, python, self.path)
 
+    @property
     def _environment(self) -> Path:
         return cache_dir() / "peers" / self.name
+
+    @property
+    def _own_python(self) -> Path:
+        return self._environment / "bin" / "python"
+
+    @property
+    def _installed(self) -> Path:
+        """Made last, so that what an interruption leaves is never taken for whole."""
+        return self._environment / "installed"
 
 
 def _typebar_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:

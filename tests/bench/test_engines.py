@@ -1,0 +1,64 @@
+"""Environments of other engines: made whole, or told as missing."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from typebar.bench.engines import Engine
+from typebar.errors import TypebarError
+
+ABSENT = Engine("absent", "ours.py", "no_such_module", ("no_such_package",))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path))
+    return tmp_path / "peers" / "absent"
+
+
+def make_with(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments get this program as their Python: a real one would ask the network for packages."""
+
+    def create(folder: Path, with_pip: bool, clear: bool) -> None:
+        (folder / "bin").mkdir(parents=True, exist_ok=not clear)
+        (folder / "bin" / "python").write_text(f"#!/bin/sh\n{python}\n")
+        (folder / "bin" / "python").chmod(0o755)
+
+    monkeypatch.setattr(venv, "create", create)
+
+
+def test_engine_is_found_where_it_was_installed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_with("exit 0", monkeypatch)
+    assert ABSENT.python() is None
+    ABSENT.install()
+    assert ABSENT.python() == str(cache / "bin" / "python")
+
+
+def test_packages_that_cannot_be_installed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_with("echo no such package >&2; exit 1", monkeypatch)
+    with pytest.raises(TypebarError, match="no such package"):
+        ABSENT.install()
+    assert ABSENT.python() is None
+
+
+def test_interrupted_installation_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    make_with("exit 0", monkeypatch)
+    monkeypatch.setattr(subprocess, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ABSENT.install()
+    assert (cache / "bin" / "python").exists() and ABSENT.python() is None
+
+
+def test_environment_that_cannot_be_made_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(*arguments: object, **settings: object) -> None:
+        subprocess.run([sys.executable, "-c", "raise SystemExit(1)"], check=True)
+
+    monkeypatch.setattr(venv, "create", create)
+    with pytest.raises(TypebarError, match="python3-venv"):
+        ABSENT.install()
