@@ -70,6 +70,17 @@ def test_llamacpp_is_compared_with_one_command(tiny_path: Path, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]
 
 
+def test_speed_of_llamacpp_is_that_of_the_wheels_that_its_server_is_from(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xllamacpp")
+    (tmp_path / "llama_cpp.py").write_text("raise SystemExit('another build, for logits only')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32"]))
+    about, figures = solo(engines.RIVALS["llama.cpp"], sys.executable, tiny_path, task, ["ttft_ms_32"])
+    assert about["version"].startswith("xllamacpp ") and figures["ttft_ms_32"] > 0
+
+
 def test_transformers_runs_on_the_same_weights(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
-"""llama.cpp, through whichever binding is installed: xllamacpp (wheels) or llama-cpp-python (built where it runs).
+"""llama.cpp.
 
-Two jobs: speed (measure.py), and, with `out` in the job, the logits of every token of `tokens` as an .npy file
-[tokens, vocab]. xllamacpp tells only log-probabilities of the likeliest ids: the others are NaN there.
+Two jobs: speed (measure.py), always through xllamacpp, whose wheels its server is run from too; and, with `out` in the
+job, the logits of every token of `tokens` as an .npy file [tokens, vocab], through llama-cpp-python where that is
+installed. xllamacpp tells only log-probabilities of the likeliest ids: the others are NaN there.
 """
 
 import importlib.util
@@ -9,7 +10,6 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,13 @@ class Xllamacpp:
     def about(self) -> dict[str, Any]:
         import xllamacpp
 
-        return _about(self._job, f"xllamacpp {version('xllamacpp')}", str(xllamacpp.get_system_info()))
+        features = str(xllamacpp.get_system_info()).strip(" |")
+        return {
+            "version": f"xllamacpp {version('xllamacpp')}",
+            "format": f"GGUF, the same file ({Path(self._job['model']).name})",
+            "flags": f"threads={self._job['threads']} flash_attn=auto; {features}",
+            "token_bytes": None,  # the weights of the file, which the caller knows
+        }
 
     def complete(self, prompts: Sequence[list[int]], count: int, arrived: measure.Arrived, keep: bool) -> int:
         [prompt] = prompts  # several at once are for its server
@@ -79,10 +85,11 @@ class Xllamacpp:
 
 
 class LlamaCppPython:
+    """Logits alone."""
+
     def __init__(self, job: dict[str, Any]) -> None:
         import llama_cpp
 
-        self._job = job
         threads, context = job["threads"], job["context"]
         self._llama = llama_cpp.Llama(
             job["model"],
@@ -90,50 +97,24 @@ class LlamaCppPython:
             n_batch=min(context, 512),
             n_threads=threads,
             n_threads_batch=threads,
-            logits_all="out" in job,
+            logits_all=True,
             verbose=False,
         )
-
-    def about(self) -> dict[str, Any]:
-        import llama_cpp
-
-        return _about(
-            self._job, f"llama-cpp-python {llama_cpp.__version__}", llama_cpp.llama_print_system_info().decode()
-        )
-
-    def complete(self, prompts: Sequence[list[int]], count: int, arrived: measure.Arrived, keep: bool) -> int:
-        [prompt] = prompts
-        if not keep:
-            self._llama.reset()
-        drawn = 0
-        for _ in islice(self._llama.generate(prompt, temp=0.0, repeat_penalty=1.0, reset=True), count):
-            drawn += 1
-            arrived(0)
-        return drawn
 
     def logits(self, tokens: list[int], vocab: int) -> Any:
         self._llama.eval(tokens)
         return self._llama.scores[: len(tokens)]
 
 
-def _about(job: dict[str, Any], version: str, features: str) -> dict[str, Any]:
-    return {
-        "version": version,
-        "format": f"GGUF, the same file ({Path(job['model']).name})",
-        "flags": f"threads={job['threads']} flash_attn=auto; {features.strip(' |')}",
-        "token_bytes": None,  # the weights of the file, which the caller knows
-    }
-
-
 def main() -> None:
-    engine = LlamaCppPython if importlib.util.find_spec("llama_cpp") else Xllamacpp
     job = json.loads(sys.argv[1])
     if "out" in job:
         import numpy as np
 
+        engine = LlamaCppPython if importlib.util.find_spec("llama_cpp") else Xllamacpp
         np.save(job["out"], np.array(engine(job).logits(job["tokens"], job["vocab"]), np.float32))
     else:
-        measure.run(engine)
+        measure.run(Xllamacpp)
 
 
 if __name__ == "__main__":
