@@ -164,6 +164,18 @@ def test_composed_form_is_that_of_the_tokenizers_library() -> None:
         assert nfc(text) == library.normalize_str(text), ascii(text)
 
 
+def test_long_runs_of_marks_are_composed_too() -> None:
+    library = normalizers.NFC()
+    for text in ("e" + "\u0301\u0323" * 100_000, "\u0301" * 50_000 + "\u0323" * 50_000, "\u0f73\u0344" * 50_000):
+        assert nfc(text) == library.normalize_str(text)
+    rng = random.Random(8)
+    pool = "\u0301\u0323\u0344\u0f73\u0f75\u0f81\u0f71\u3099\u05b0\u0345\U0001d165\u1161\u11a8\u0898\U00010efd가eA "
+    for _ in range(2000):
+        few = rng.choices(pool, k=6)
+        text = "".join(rng.choices(few, k=rng.randrange(1, 200)))
+        assert nfc(text) == library.normalize_str(text), ascii(text)
+
+
 def test_llama3_words_take_three_digits_and_whole_tokens(coder_metadata: dict[str, Any]) -> None:
     changed = {"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.merges": ["Ġ t"]}
     tokenizer = Tokenizer.from_gguf({**coder_metadata, **changed})
@@ -197,7 +209,7 @@ def test_importing_and_building_take_no_tokenizer_library(coder_path: Path) -> N
         ({"tokenizer.ggml.pre": "default"}, "'default'"),
         ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre is None"),
         ({"tokenizer.ggml.tokens": None}, "no tokenizer.ggml.tokens"),
-        ({"tokenizer.ggml.tokens": ["a", "b"]}, "token_type has 49152 entries for 2 tokens"),
+        ({"tokenizer.ggml.tokens": ["a", "b"]}, "token_type is not an integer for each of 2 tokens"),
         ({"tokenizer.ggml.merges": []}, "no tokenizer.ggml.merges"),
         ({"tokenizer.ggml.merges": ["ab"]}, r"merges\[0\], 'ab', is not two pieces"),
         ({"tokenizer.ggml.merges": ["a b", "日" * 40 + " yyyy"]}, r"merges\[1\], '日{26}', does not fit"),
@@ -205,6 +217,12 @@ def test_importing_and_building_take_no_tokenizer_library(coder_path: Path) -> N
         ({"tokenizer.ggml.merges": ["a b\0"]}, r"merges\[0\].*does not fit the vocabulary"),
         ({"tokenizer.ggml.tokens": ["a"] * 49152}, r"tokens\[.*'a', is the same as entry"),
         ({"tokenizer.ggml.eos_token_id": 49_152}, "eos_token_id is 49152"),
+        ({"tokenizer.ggml.eos_token_id": "2"}, "eos_token_id is 2"),
+        ({"tokenizer.ggml.bos_token_id": float("nan")}, "bos_token_id is nan"),
+        ({"tokenizer.ggml.pre": ["smollm"]}, "tokenizer.ggml.pre is"),
+        ({"tokenizer.ggml.token_type": ["1"] * 49_152}, "token_type is not an integer"),
+        ({"tokenizer.ggml.add_bos_token": "false"}, "add_bos_token is not a boolean"),
+        ({"tokenizer.chat_template": 7}, "chat_template not a text"),
     ],
 )
 def test_unusable_metadata_is_named(smollm_metadata: dict[str, Any], changes: dict[str, Any], problem: str) -> None:
@@ -325,7 +343,15 @@ def test_hugging_face_folders_of_the_other_families(
         path.write_text(json.dumps({**saved, "model": {**saved["model"], "vocab": vocab, "merges": []}}))
         with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
             Tokenizer.from_file(path)
-    for changes in ({"added_tokens": [{"id": 1}]}, {"model": {"type": "BPE", "merges": []}}):
+    for changes in (
+        {"added_tokens": [{"id": 1}]},
+        {"added_tokens": {"id": 1}},
+        {"added_tokens": [{"id": 1, "content": 1}]},
+        {"model": {"type": "BPE", "merges": []}},
+        {"model": {"type": "BPE", "vocab": [], "merges": []}},
+        {"normalizer": "NFC"},
+        {"pre_tokenizer": {"pretokenizers": None}, "decoder": {"type": "ByteLevel"}},
+    ):
         path.write_text(json.dumps({**saved, **changes}))
         with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
             Tokenizer.from_file(path)

@@ -2,7 +2,8 @@
 
 import re
 from functools import cache
-from unicodedata import is_normalized, normalize
+from itertools import groupby
+from unicodedata import combining, is_normalized, normalize
 
 __all__ = ["nfc"]
 
@@ -16,11 +17,35 @@ _YOUNGER = (
 )
 
 
+# CPython orders a run of marks in quadratic time with the GIL held, ten seconds for 100 000, so that longer runs than
+# any writing has are ordered first. Runs of what might be marks: not Latin, kana, Han or Hangul.
+_LONGEST_RUN = 30
+_LONG_RUN = re.compile(rf"[^\x00-\u02ff\u3041-\u3096\u309b-\u9fff\uac00-\ud7ff]{{{_LONGEST_RUN + 1},}}")
+_STARTING_WITH_MARKS = "\u0f73\u0f75\u0f81"  # are no marks themselves, but decompose to some
+
+
 def nfc(text: str) -> str:
     """`text` in NFC."""
-    if is_normalized("NFC", text):
+    is_long = _LONG_RUN.search(text) is not None
+    if not is_long and is_normalized("NFC", text):
         return text
-    return "".join(normalize("NFC", part) for part in _younger().split(text))
+    parts = _younger().split(text)
+    return "".join(normalize("NFC", _LONG_RUN.sub(_order_marks, part) if is_long else part) for part in parts)
+
+
+def _order_marks(run: re.Match[str]) -> str:
+    groups = ["".join(group) for _, group in groupby(run[0], _is_mark)]
+    return "".join(map(_ordered, groups))
+
+
+def _ordered(group: str) -> str:
+    if len(group) <= _LONGEST_RUN or not _is_mark(group[0]):
+        return group
+    return "".join(sorted("".join(normalize("NFD", mark) for mark in group), key=combining))
+
+
+def _is_mark(char: str) -> bool:
+    return combining(char) != 0 or char in _STARTING_WITH_MARKS
 
 
 @cache

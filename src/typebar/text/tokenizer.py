@@ -122,9 +122,9 @@ class Tokenizer:
         """
         pre = _gguf_pre_tokenizer(metadata)
         tokens, merges = _gguf_strings(metadata, "tokens"), _gguf_strings(metadata, "merges")
-        types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(tokens))))
-        if types.shape != (len(tokens),):
-            raise ModelFileError(f"tokenizer.ggml.token_type has {types.size} entries for {len(tokens)} tokens")
+        types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(tokens), np.int32)))
+        if types.dtype.kind not in "iu" or types.shape != (len(tokens),):
+            raise ModelFileError(f"tokenizer.ggml.token_type is not an integer for each of {len(tokens)} tokens")
         left_out = np.isin(types, (CONTROL, USER_DEFINED, UNUSED))
         added = [
             AddedToken(id, tokens[id], special=bool(types[id] == CONTROL))
@@ -137,6 +137,9 @@ class Tokenizer:
         names = ("bos", "eos", "eot", "eom", "unknown", "padding")
         ids = {name: _gguf_id(metadata, name, len(tokens)) for name in names}
         add_bos = metadata.get("tokenizer.ggml.add_bos_token")
+        template = metadata.get("tokenizer.chat_template")
+        if not isinstance(add_bos, bool | None) or not isinstance(template, str | None):
+            raise ModelFileError("tokenizer.ggml.add_bos_token is not a boolean, or tokenizer.chat_template not a text")
         return cls(
             core,
             added,
@@ -147,8 +150,8 @@ class Tokenizer:
             unk_id=ids["unknown"],
             pad_id=ids["padding"],
             end_ids=[end for name in ("eos", "eot", "eom") if (end := ids[name]) is not None],
-            add_bos=pre.add_bos if add_bos is None else bool(add_bos),
-            chat_template=metadata.get("tokenizer.chat_template"),
+            add_bos=pre.add_bos if add_bos is None else add_bos,
+            chat_template=template,
         )
 
     @classmethod
@@ -158,7 +161,10 @@ class Tokenizer:
 
         Raises ModelFileError for a missing or damaged file and for anything but byte-level BPE.
         """
-        return _from_folder(cls, Path(path))
+        try:
+            return _from_folder(cls, Path(path))
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path} is not a tokenizer that typebar can build: {error!r}") from error
 
     def encode(self, text: str, *, parse_special: bool = False, add_special: bool = False) -> list[int]:
         """Token ids of `text`. Control tokens written in it stay plain text unless `parse_special`; `add_special`
@@ -234,9 +240,9 @@ def _gguf_id(metadata: Mapping[str, Any], name: str, vocab_size: int) -> int | N
     id = metadata.get(f"tokenizer.ggml.{name}_token_id")
     if id is None:
         return None
-    if not 0 <= int(id) < vocab_size:
+    if not isinstance(id, int) or not 0 <= id < vocab_size:
         raise ModelFileError(f"tokenizer.ggml.{name}_token_id is {id}, outside the vocabulary of {vocab_size}")
-    return int(id)
+    return id
 
 
 def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> _PreTokenizer:
@@ -249,7 +255,7 @@ def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> _PreTokenizer:
     pre = metadata.get("tokenizer.ggml.pre")
     if pre is None and metadata.get("general.architecture") in ("qwen2", "qwen3"):
         pre = "qwen2"  # files older than the key; these architectures have one tokenizer
-    if pre not in _PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
         raise ModelFileError(
             f"tokenizer.ggml.pre is {pre!r}, a pre-tokenizer that typebar does not know "
             f"(it knows {', '.join(_PRE_TOKENIZERS)}); a guess would give wrong token ids"
@@ -264,15 +270,12 @@ def _from_folder(cls: type[Tokenizer], path: Path) -> Tokenizer:
     if model.get("type") != "BPE" or '"ByteLevel"' not in json.dumps([data.get("decoder"), data.get("pre_tokenizer")]):
         raise ModelFileError(f"{path} holds a {model.get('type')!r} tokenizer; typebar runs byte-level BPE tokenizers")
     pre = _hf_pre_tokenizer(path, data)
-    try:
-        added = [
-            AddedToken(t["id"], t["content"], bool(t.get("special")), bool(t.get("lstrip")), bool(t.get("rstrip")))
-            for t in data.get("added_tokens") or []
-        ]
-        ids = {**model["vocab"], **{token.text: token.id for token in added}}
-        core = _hf_bpe(model, ids, added, pre)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{path} is not a tokenizer that typebar can build: {error}") from error
+    added = [
+        AddedToken(t["id"], t["content"], bool(t.get("special")), bool(t.get("lstrip")), bool(t.get("rstrip")))
+        for t in data.get("added_tokens") or []
+    ]
+    ids = {**model["vocab"], **{token.text: token.id for token in added}}
+    core = _hf_bpe(model, ids, added, pre)
     special = {name: _hf_token_id(config, name, ids) for name in ("bos", "eos", "unk", "pad")}
     end_ids = {special["eos"]} - {None}
     for name in ("generation_config.json", "config.json"):
