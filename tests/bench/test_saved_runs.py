@@ -31,9 +31,13 @@ LADDER = {
     "left_out": "speculation",
     "steps": [
         {
-            "title": "INT8 weights", "threads": 1, "first_token_ms": 12.0, "tokens_s": 30.0, "peak_rss_mb": None,
-            "mean_kl": 0.01, "watch": {"disturbed": False},
-        }
+            "title": "transformers, float32", "quantization": None, "threads": 1, "first_token_ms": 50.0,
+            "tokens_s": 3.0, "peak_rss_mb": None, "mean_kl": 0.0, "watch": {"disturbed": False},
+        },
+        {
+            "title": "INT8 weights", "quantization": "q8", "threads": 1, "first_token_ms": 12.0, "tokens_s": 30.0,
+            "peak_rss_mb": None, "mean_kl": 0.01, "watch": {"disturbed": False},
+        },
     ],
 }  # fmt: skip
 SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4.0}
@@ -72,6 +76,14 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
         page.render([other])
     with pytest.raises(TypebarError, match="absent"):
         page.render([tmp_path / "absent.json"])
+
+
+def test_bars_of_typebar_are_known_as_ours() -> None:
+    assert [bar.ours for bar in plots.comparison_bars(COMPARISON, "decode_tps_0")] == [True, False]
+    assert [(bar.title, bar.ours) for bar in plots.ladder_bars(LADDER)] == [
+        ("transformers, float32", False),
+        ("INT8 weights", True),
+    ]
 
 
 def test_charts_are_drawn(tmp_path: Path) -> None:
