@@ -1,6 +1,6 @@
 """CTranslate2 with int8 weights; it also makes them: `python ct2.py convert FOLDER TO`.
 
-It keeps no keys and values between calls. An answer never ends early: its end token is one that is no token.
+It keeps no keys and values between calls. An answer never ends early: its least length is its greatest.
 """
 
 import sys

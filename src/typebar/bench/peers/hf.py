@@ -1,4 +1,4 @@
-"""Hugging Face transformers as people run it: `generate` in float32, eager, from a folder of safetensors.
+"""Hugging Face transformers as people run it: `generate` in float32, not compiled, from a folder of safetensors.
 
 A prompt that comes again is computed again: `generate` keeps nothing between calls.
 """
