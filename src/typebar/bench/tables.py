@@ -77,8 +77,8 @@ def print_comparison(console: Console, report: Json) -> None:
         )
     machine = report["machine"]
     console.print(
-        f"{machine['cpu']}, {machine['threads']} threads, {machine['bandwidth_gb_s']} GB/s read; "
-        f"{report['model']['file']}",
+        f"{escape(machine['cpu'])}, {machine['threads']} threads, {machine['bandwidth_gb_s']} GB/s read; "
+        f"{escape(report['model']['file'])}",
         highlight=False,
     )
     for name, why in report["missing"].items():
@@ -99,7 +99,7 @@ def print_load(console: Console, report: Json) -> None:
     """Latencies, speed and errors of a load."""
     load = report["load"]
     how = f"{load['closed']} users" if "closed" in load else f"{load['poisson_requests_s']:g} requests a second"
-    console.print(f"{report['model']} at {report['url']}, {how}", highlight=False)
+    console.print(f"{escape(report['model'])} at {escape(report['url'])}, {how}", highlight=False)
     table = Table("MS", box=None, header_style="bold", pad_edge=False)
     for column in ("P50", "P95", "P99", "MAX"):
         table.add_column(column, justify="right")
