@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from typebar.bench.engines import Engine
+from typebar.bench.engines import NOT_SUPPORTED, RIVALS, Engine, choose
 from typebar.errors import TypebarError
 
 ABSENT = Engine("absent", "ours.py", "no_such_module", ("no_such_package",))
@@ -53,6 +53,12 @@ def test_interrupted_installation_does_not_count(cache: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         ABSENT.install()
     assert (cache / "bin" / "python").exists() and ABSENT.python() is None
+
+
+def test_all_supported_engines_are_meant_by_none_and_others_are_told_when_asked_for() -> None:
+    found, missing = choose([])
+    assert {engine.name for engine in found} | set(missing) == set(RIVALS)
+    assert choose(list(NOT_SUPPORTED)) == ([], NOT_SUPPORTED)
 
 
 def test_environment_that_cannot_be_made_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,14 +112,16 @@ RIVALS = {
 
 
 def choose(names: list[str]) -> tuple[list[Engine], dict[str, str]]:
-    """The installed ones of these peers, and why each other one is missing. ParameterError for an unknown name."""
-    known = [*RIVALS, *NOT_SUPPORTED]
+    """The installed ones of these peers, of no names those of RIVALS, and why each other one is missing.
+
+    ParameterError for an unknown name.
+    """
     found, missing = [], {}
-    for name in names:
+    for name in names or RIVALS:
         if name in NOT_SUPPORTED:
             missing[name] = NOT_SUPPORTED[name]
         elif name not in RIVALS:
-            raise ParameterError("peers", f"of {', '.join(known)}", name)
+            raise ParameterError("peers", f"of {', '.join([*RIVALS, *NOT_SUPPORTED])}", name)
         elif RIVALS[name].python() is None:
             missing[name] = f"not installed: typebar bench compare --peers {name} --install"
         else:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
-ALL_PEERS = "llama.cpp,openvino,onnxruntime,ctranslate2,transformers,vllm"
-
 bench = typer.Typer(help="Measure this machine, typebar and other engines.", no_args_is_help=True)
 
 Json = Annotated[Path | None, typer.Option("--json", help="Where to write everything that was measured.")]
@@ -33,8 +31,11 @@ Plot = Annotated[Path | None, typer.Option(help="A folder for charts as PNG file
 @bench.command()
 def compare(
     peers: Annotated[
-        str, typer.Option(help="Engines to compare with, by commas; those not installed are told.")
-    ] = ALL_PEERS,
+        str,
+        typer.Option(
+            help="Engines to compare with, by commas, instead of all; those not installed are told.", show_default=False
+        ),
+    ] = "",
     model: options.Model = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times that each engine is run, in turn.")] = 3,
     threads: options.Threads = None,
