@@ -1,10 +1,13 @@
 """Reports as tables, and where they may be written."""
 
 from io import StringIO
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from typebar.bench import tables
+from typebar.errors import TypebarError
 
 ODD = "a [red]b[/] [/c]"
 SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4.0}
@@ -31,3 +34,13 @@ def test_names_with_brackets_are_no_markup() -> None:
     tables.print_load(console, LOAD)
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().count(ODD) == 6
+
+
+def test_folder_may_be_made_with_its_parents_but_not_in_a_file(tmp_path: Path) -> None:
+    tables.check_folder(tmp_path)
+    tables.check_folder(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "file", tmp_path / "file" / "b"):
+        with pytest.raises(TypebarError, match="file is no folder"):
+            tables.check_folder(wrong)

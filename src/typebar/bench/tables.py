@@ -34,6 +34,13 @@ def check_writable(path: Path | None) -> None:
         raise TypebarError(f"{path} cannot be written: make the folder {path.absolute().parent}, or write elsewhere")
 
 
+def check_folder(path: Path) -> None:
+    """As `check_writable`, of a folder that is made with its parents."""
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise TypebarError(f"{path} cannot be made: {there} is no folder that can be written, give another")
+
+
 @contextmanager
 def progress_bar(console: Console, name: str) -> Iterator[Any]:
     """A bar on a terminal, plain lines elsewhere. The context is a function of what is done and the share behind."""

@@ -164,7 +164,7 @@ def _check_targets(json_file: Path | None, plot: Path | None) -> None:
 
     tables.check_writable(json_file)
     if plot:
-        tables.check_writable(plot)
+        tables.check_folder(plot)
         plots.require()
 
 
