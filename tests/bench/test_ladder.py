@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from typebar.bench.ladder import climb, further_steps, steps
 
 
@@ -18,6 +20,11 @@ def test_every_step_is_run_and_has_its_figures(tiny_path: Path) -> None:
     assert report["threads"]["best"] in (1, 2)
     assert "speculation" in report["left_out"]
     assert done == sorted(done) and done[-1] < 1
+
+
+@pytest.mark.parametrize(("most", "tried"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (64, [1, 2, 4, 8, 16, 32, 64])])
+def test_thread_counts_double_up_to_the_most(most: int, tried: list[int]) -> None:
+    assert [step.threads for step in steps(most, False) if step.quantization == "keep"] == tried
 
 
 def test_transformers_is_the_first_step_where_it_is_there() -> None:

@@ -48,7 +48,8 @@ def steps(threads: int, with_transformers: bool) -> list[Step]:
         Step("INT4 weights (q4)", "q4", 1),
         Step("the file's own weights, unchanged", "keep", 1),
     ]
-    made += [Step(f"{count} threads", "keep", count) for count in range(2, threads + 1)]
+    counts = {threads, *(1 << bit for bit in range(threads.bit_length()))} - {1}  # 2, 4, 8 … and all
+    made += [Step(f"{count} threads", "keep", count) for count in sorted(counts)]
     return made
 
 
