@@ -26,7 +26,6 @@ def half_precision_folder(gguf: Path) -> Path:
 
 def converted(folder: Path, name: str, python: str, script: Path) -> Path:
     """A folder in an engine's own format, made by its adapter in its Python from float16 weights."""
-
     return _made(folder.with_name(name), [python, str(script), "convert", str(folder)])
 
 
