@@ -124,3 +124,9 @@ def test_scenarios_run_and_print(llamacpp: ServerProcess, capsys: pytest.Capture
     assert 0 < turn_figures["turn_6_new_tokens"] < turn_figures["turn_1_new_tokens"]
     print_table("chats", {"typebar": [chat_figures], "llama.cpp": [chat_figures]})
     assert "decode_tps_4" in capsys.readouterr().out
+
+
+def test_ratio_is_above_one_where_typebar_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = {"decode_tps_4": 30.0, "first_token_ms_4": 20.0}, {"decode_tps_4": 10.0, "first_token_ms_4": 80.0}
+    print_table("chats", {"typebar": [ours], "llama.cpp": [theirs]})
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-2:]] == ["3.00", "4.00"]

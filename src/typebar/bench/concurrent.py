@@ -20,7 +20,9 @@ from statistics import median
 from typing import Any
 
 from typebar.bench.client import Client, Json, Reply
+from typebar.bench.metrics import Metric, ratio
 from typebar.bench.process import ServerProcess, free_port, serve_command
+from typebar.bench.prompts import QUESTIONS
 from typebar.bench.workload import Texts, chars_per_token
 from typebar.model.download import resolve_model
 
@@ -34,12 +36,6 @@ TURNS = 6
 SYSTEM_TOKENS = 500
 SETTLED_PIECES = 24  # of each chat, whose gaps count as normal, before the long prompt comes
 PEER = Path(__file__).with_name("peers") / "llamacpp_server.py"
-QUESTIONS = (
-    "Tell the story of a lighthouse keeper who finds a letter.",
-    "写一篇关于秋天的短文。",
-    "Write a Python class for a matrix with addition and multiplication.",
-    "Explain how a refrigerator moves heat, step by step.",
-)
 
 # English alone: every token of an answer is a piece of text, so that gaps are between tokens.
 PLAIN_QUESTIONS = (QUESTIONS[0], QUESTIONS[2], QUESTIONS[3], "Describe each planet of the solar system.")
@@ -160,15 +156,16 @@ def measure(engine: str, scenario: str, model: str, threads: int) -> Figures:
 
 
 def print_table(scenario: str, rounds: dict[str, list[Figures]]) -> None:
-    """Medians with ranges; the ratio is typebar's median by llama.cpp's."""
+    """Medians with ranges; the ratio says how many times better typebar is, below 1 where it is worse."""
     print(f"\n{scenario:26}" + "".join(f"{engine:>34}" for engine in rounds) + ("   ratio" if len(rounds) > 1 else ""))
     for key in next(iter(rounds.values()))[0]:
         series = [[figures[key] for figures in results] for results in rounds.values()]
         cells = [f"{median(values):.1f} ({min(values):.1f} to {max(values):.1f})" for values in series]
-        ratio = ""
-        if len(series) > 1 and median(series[1]):
-            ratio = f"{median(series[0]) / median(series[1]):8.2f}"
-        print(f"{key:26}" + "".join(f"{cell:>34}" for cell in cells) + ratio)
+        better = ""
+        if len(series) > 1 and all(map(median, series)):
+            metric = Metric(key, key, higher_is_better="_tps_" in key, context=CONTEXT)
+            better = f"{ratio(metric, median(series[0]), median(series[1])):8.2f}"
+        print(f"{key:26}" + "".join(f"{cell:>34}" for cell in cells) + better)
 
 
 def _chat(text: str, tokens: int) -> Json:
