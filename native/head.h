@@ -29,8 +29,9 @@ void screen_spread(const Activations& x, int row, const Screen& screen);
 void all_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
                 float* buffer, float* logits);
 
-// The same, to the bit, for the best[row] largest of the first `usable` outputs of a row; others may be −inf. Reads the
-// high nibbles of all weights and the rest only of tiles that may hold one of the best.
+// The same, to the bit, for the best[row] largest of the first `usable` outputs of a row, unless one lies more than six
+// standard deviations from its estimate (kernels/screen.inc); others may be −inf. Reads the high nibbles of all weights
+// and the rest only of tiles that may hold one of the best.
 void best_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
                  std::span<const int> best, int usable, const Screen& screen, float* buffer, float* logits);
 

@@ -25,7 +25,7 @@ class EngineConfig:
     step_ms: how long a step may take while somebody waits for a token.
     kv_memory: bytes for keys and values; None: four full contexts, or what is free. Taken as it is used.
     isa: instruction set of the kernels; "": the best that the processor has.
-    screened_head: read half of an 8-bit output layer where a draw needs no more of it; the tokens are the same.
+    screened_head: read half of an 8-bit output layer where a draw needs no more of it; see docs/numerics.md.
     """
 
     max_model_len: int | None = None
