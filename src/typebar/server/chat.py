@@ -26,6 +26,7 @@ from typebar.server.sampling import (
     check_stream_options,
     sampling_params,
     sequence_requests,
+    stream_interval,
 )
 from typebar.server.schema.chat import (
     ChatChoice,
@@ -48,13 +49,16 @@ async def chat_completions(exchange: Exchange) -> None:
     exchange.prompt_field = "messages"
     serving, fields = await exchange.fields(ChatRequest)
     check_stream_options(fields.stream, fields.stream_options)
+    gather = stream_interval(fields.stream_options)
     check_response_format(fields.response_format)
     params = chat_params(fields, serving.sampling)
     serving.jobs.check_room()
     prompt = await serving.prompter.chat(fields)
     id = f"chatcmpl-{exchange.request_id}"
     requests = sequence_requests(id, [prompt], params)
-    await generate(exchange, "chat", fields, id, requests, lambda job: ChatAnswer(serving, job, fields, params))
+    await generate(
+        exchange, "chat", fields, id, requests, lambda job: ChatAnswer(serving, job, fields, params), gather=gather
+    )
 
 
 def chat_params(fields: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -16,6 +16,7 @@ from typebar.server.sampling import (
     check_stream_options,
     sampling_params,
     sequence_requests,
+    stream_interval,
 )
 from typebar.server.schema.completion import (
     Completion,
@@ -33,6 +34,7 @@ async def completions(exchange: Exchange) -> None:
     """Continue one or several texts, in one piece or as a stream."""
     serving, fields = await exchange.fields(CompletionRequest)
     check_stream_options(fields.stream, fields.stream_options)
+    gather = stream_interval(fields.stream_options)
     check_response_format(fields.response_format)
     if fields.echo and fields.logprobs is not None:
         raise APIError(400, "echo with logprobs is not supported: log-probabilities are given for the answer only",
@@ -43,7 +45,13 @@ async def completions(exchange: Exchange) -> None:
     id = f"cmpl-{exchange.request_id}"
     requests = sequence_requests(id, prompts, params)
     await generate(
-        exchange, "completion", fields, id, requests, lambda job: CompletionAnswer(serving, job, fields, params)
+        exchange,
+        "completion",
+        fields,
+        id,
+        requests,
+        lambda job: CompletionAnswer(serving, job, fields, params),
+        gather=gather,
     )
 
 

@@ -29,8 +29,12 @@ async def generate(
     requests: Sequence[SequenceRequest],
     answer: Callable[[Job], Answer],
     done: bytes = sse.DONE,
+    gather: float = 0.0,
 ) -> None:
-    """Run `requests` as one job and send what `answer` makes of it. The job ends when the client leaves."""
+    """Run `requests` as one job and send what `answer` makes of it. The job ends when the client leaves.
+
+    A stream gathers text for up to `gather` seconds.
+    """
     settings = exchange.state.settings
     timeout = time_limit(fields, settings.request_timeout)
     with exchange.ready().jobs.run(id, exchange.caller_id, route, requests, timeout) as job:
@@ -38,6 +42,7 @@ async def generate(
             response = answer(job)
             if fields.stream:
                 ping = exchange.ping(fields.sse_ping_interval)
-                await sse.stream(exchange, job, response, ping=ping, with_progress=fields.return_progress, done=done)
+                progress = fields.return_progress
+                await sse.stream(exchange, job, response, ping=ping, with_progress=progress, gather=gather, done=done)
             else:
                 await exchange.json(await response.whole(exchange.ignored))

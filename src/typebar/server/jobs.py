@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 
 from typebar.engine.request import Output
@@ -39,6 +42,8 @@ class Job:
         self._unfinished = set(self._indices)
         self._pending: deque[Output] = deque()
         self._ready = asyncio.Event()
+        self._pressing = asyncio.Event()  # set by outputs that are not to be gathered with later ones
+        self._has_begun: set[str] = set()  # sequences that have a text
         self._arrival = perf_counter()
         self._last_token: dict[str, float] = {}
         self._num_tokens = dict.fromkeys(self._indices, 0)
@@ -75,17 +80,22 @@ class Job:
         self._is_given_up = True
         self._unfinished.clear()
         self._ready.set()
+        self._pressing.set()
 
     def progress(self, index: int = 0) -> Progress:
         """Of the prompt of a sequence."""
         return self._handles[index].progress()
 
-    async def outputs(self, interval: float | None = None) -> AsyncIterator[list[tuple[int, Output]]]:
+    async def outputs(
+        self, interval: float | None = None, gather: float = 0.0
+    ) -> AsyncIterator[list[tuple[int, Output]]]:
         """Outputs as they come, each with the index of its sequence; an empty list after `interval` seconds of silence.
 
-        Raises APIError instead of the last output where that would pass a failure of the server for an end of the
-        answer, and where the time was over before anything came.
+        With `gather` those that come within so many seconds of the last ones are gathered, to one for each sequence;
+        the first text of a sequence and its end wait for nothing. Raises APIError instead of the last output where that
+        would pass a failure of the server for an end of the answer, and where the time was over before anything came.
         """
+        taken_at = -gather
         while self._pending or not self.is_done:
             try:
                 async with asyncio.timeout(interval):
@@ -93,18 +103,32 @@ class Job:
             except TimeoutError:
                 yield []
                 continue
-            self._ready.clear()
-            taken = [(self._indices[output.request_id], output) for output in self._pending]
-            self._pending.clear()
-            for _, output in taken:
-                if output.finish_reason == "error":
-                    raise APIError(500, _error_of(output), code="engine_error")
-                if output.finish_reason == "abort" and self._has_failed():
-                    raise self._error()
+            if gather:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(taken_at + gather - perf_counter()):
+                        await self._pressing.wait()
+                taken_at = perf_counter()
+            taken, failure = self._take()
             if taken:
-                yield taken
+                yield _gathered(taken) if gather else taken
+            if failure is not None:
+                raise failure
         if self._is_given_up:
             raise self._error()
+
+    def _take(self) -> tuple[list[tuple[int, Output]], APIError | None]:
+        """What nobody has taken, up to an output that tells of a failure, and that failure."""
+        self._ready.clear()
+        self._pressing.clear()
+        taken: list[tuple[int, Output]] = []
+        while self._pending:
+            output = self._pending.popleft()
+            if output.finish_reason == "error":
+                return taken, APIError(500, _error_of(output), code="engine_error")
+            if output.finish_reason == "abort" and self._has_failed():
+                return taken, self._error()
+            taken.append((self._indices[output.request_id], output))
+        return taken, None
 
     def _has_failed(self) -> bool:
         if self.ended_by == "timeout":
@@ -128,6 +152,10 @@ class Job:
             self._num_tokens[output.request_id] += len(output.token_ids)
         self._pending.append(output)
         self._ready.set()
+        is_first = bool(output.text) and output.request_id not in self._has_begun
+        if is_first or output.finish_reason is not None:
+            self._has_begun.add(output.request_id)
+            self._pressing.set()
         if self._jobs.on_text is not None:
             self._texts[output.request_id].append(output.text)
         if output.finish_reason is not None:
@@ -264,6 +292,23 @@ class Jobs:
                 code="queue_full",
                 headers={"Retry-After": "1"},
             )
+
+
+def _gathered(taken: list[tuple[int, Output]]) -> list[tuple[int, Output]]:
+    """One output for each sequence, with all that its outputs hold."""
+    parts: defaultdict[int, list[Output]] = defaultdict(list)
+    for index, output in taken:
+        parts[index].append(output)
+    return [(index, _joined(outputs)) for index, outputs in parts.items()]
+
+
+def _joined(outputs: Sequence[Output]) -> Output:
+    return replace(
+        outputs[-1],
+        text="".join(output.text for output in outputs),
+        token_ids=tuple(chain.from_iterable(output.token_ids for output in outputs)),
+        logprobs=tuple(chain.from_iterable(output.logprobs for output in outputs)),
+    )
 
 
 def _span(start: float, end: float) -> float:

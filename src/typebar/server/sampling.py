@@ -81,6 +81,15 @@ def check_stream_options(stream: bool, options: StreamOptions | None) -> None:
         raise APIError(400, "stream_options need stream: true", param="stream_options", code="invalid_value")
 
 
+def stream_interval(options: StreamOptions | None) -> float:
+    """Seconds for which a stream gathers the text of an answer, 0 where each piece is sent as it comes."""
+    interval = options.interval_ms if options is not None else 0
+    if not 0 <= interval <= MAX_INTERVAL:
+        name = "stream_options.interval_ms"
+        raise APIError(400, f"{name} must be from 0 to {MAX_INTERVAL}", param=name, code="invalid_value")
+    return interval / 1e3
+
+
 def check_response_format(format: ResponseFormat | None) -> None:
     if format is None or format.type == "text":
         return

@@ -47,15 +47,23 @@ def event(value: object) -> bytes:
 
 
 async def stream(
-    exchange: Exchange, job: Job, chunks: Chunks, *, ping: float, with_progress: bool, done: bytes = DONE
+    exchange: Exchange,
+    job: Job,
+    chunks: Chunks,
+    *,
+    ping: float,
+    with_progress: bool,
+    gather: float,
+    done: bytes = DONE,
 ) -> None:
     """Send a job's outputs as they come, and a comment before silence has lasted `ping` seconds.
 
-    Several outputs that wait are sent together. An error that comes now is an event, since the status is sent.
+    Several outputs that wait are sent together; those of `gather` seconds are gathered into one event. An error that
+    comes now is an event, since the status is sent.
     """
     await exchange.start_events(b": typebar\n\n" + b"".join(map(event, chunks.opening())))
     try:
-        async for data in _events(job, chunks, ping, with_progress):
+        async for data in _events(job, chunks, ping, with_progress, gather):
             await exchange.write(data)
         rest = b"".join(map(event, chunks.closing()))
     except ClientGone:
@@ -65,11 +73,11 @@ async def stream(
     await exchange.end_events(rest + done)
 
 
-async def _events(job: Job, chunks: Chunks, ping: float, with_progress: bool) -> AsyncIterator[bytes]:
+async def _events(job: Job, chunks: Chunks, ping: float, with_progress: bool, gather: float) -> AsyncIterator[bytes]:
     start = sent = perf_counter()
     processed = -1
     tick = PROGRESS_INTERVAL if with_progress else min(ping / 4, 1.0)
-    async for outputs in job.outputs(tick):
+    async for outputs in job.outputs(tick, min(gather, ping)):
         data = []
         for index, output in outputs:
             chunks.tally.add(index, output)

@@ -32,7 +32,7 @@ from typebar.server.errors import APIError
 from typebar.server.exchange import api_error, caller_id
 from typebar.server.jobs import PROGRESS_INTERVAL, Job
 from typebar.server.prompts import echoed
-from typebar.server.sampling import check_response_format, sequence_requests, time_limit
+from typebar.server.sampling import check_response_format, sequence_requests, stream_interval, time_limit
 from typebar.server.schema.chat import ChatRequest
 from typebar.server.schema.fields import read_fields
 from typebar.server.state import ServerState
@@ -140,6 +140,7 @@ class Conversation:
         fields, ignored = read_fields(data, ChatRequest)
         serving.check_model(fields.model, settings.strict_model)
         check_response_format(fields.response_format)
+        gather = stream_interval(fields.stream_options)
         params = chat_params(fields, serving.sampling)
         serving.jobs.check_room()
         requests = sequence_requests(id, [await serving.prompter.chat(fields)], params)
@@ -157,16 +158,16 @@ class Conversation:
             if (echo := echoed(fields)) and not turn.is_stopped:
                 for index in range(params.n):
                     await self._frame("delta", {"id": id, "index": index, "text": echo})
-            await self._deltas(turn, job, tally, fields.return_progress)
+            await self._deltas(turn, job, tally, fields.return_progress, gather)
             miss = serving.engine.tokenizer if fields.return_cache_miss else None
             await self._frame(
                 "done",
                 {"id": id, "choices": _choices(job, tally), "usage": tally.usage(miss), "timings": tally.timings()},
             )
 
-    async def _deltas(self, turn: Turn, job: Job, tally: Tally, with_progress: bool) -> None:
+    async def _deltas(self, turn: Turn, job: Job, tally: Tally, with_progress: bool, gather: float) -> None:
         start, processed = perf_counter(), -1
-        async for outputs in job.outputs(PROGRESS_INTERVAL if with_progress else None):
+        async for outputs in job.outputs(PROGRESS_INTERVAL if with_progress else None, gather):
             for index, output in outputs:
                 tally.add(index, output)
                 if output.text and not turn.is_stopped:

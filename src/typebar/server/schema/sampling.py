@@ -8,6 +8,8 @@ import msgspec
 
 from typebar.server.schema.fields import ModelFields
 
+MAX_INTERVAL = 1000  # ms between events of a stream
+
 _TEXT = {"type": "string", "minLength": 1}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 # Described here, checked by server.prompts: msgspec has no union of lists.
@@ -62,8 +64,11 @@ class SamplingFields(ModelFields, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
+    """`interval_ms`: least time between two events with text of one answer, which gather what comes meanwhile."""
+
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    interval_ms: Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MAX_INTERVAL})] = 0
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
