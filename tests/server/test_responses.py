@@ -149,6 +149,23 @@ def test_no_logprobs_unless_wanted(tiny_server: ServerProcess) -> None:
     assert value["choices"][0]["logprobs"]["top_logprobs"] == [{}, {}]
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_control_tokens_that_end_nothing_have_logprobs(tiny_server: ServerProcess, shown: bool) -> None:
+    """They count as tokens of the answer: what adds up log-probabilities must find each."""
+    name = "<|im_end|>"
+    fields = {"max_tokens": 3, "ignore_eos": True, "logit_bias": {"287": 100}, "skip_special_tokens": not shown}
+    request = body(tiny_server, CHAT, "go", top=0, **fields)
+    entries = tiny_server.post(CHAT, request).json()["choices"][0]["logprobs"]["content"]
+    assert [(entry["token"], bytes(entry["bytes"])) for entry in entries] == [(name, shown * name.encode())] * 3
+    streamed = [event["choices"][0]["logprobs"] for event in tiny_server.events(CHAT, request)[:-1]]
+    assert [entry for found in streamed if found for entry in found["content"]] == entries
+    text = answer(tiny_server, COMPLETION, top=0, **fields)["choices"][0]
+    offsets = [0, len(name), 2 * len(name)] if shown else [0, 0, 0]
+    assert (text["logprobs"]["tokens"], text["logprobs"]["text_offset"]) == ([name] * 3, offsets)
+    native = answer(tiny_server, NATIVE, top=1, **fields)["completion_probabilities"]
+    assert [(entry["token"], bytes(entry["bytes"])) for entry in native] == [(name, shown * name.encode())] * 3
+
+
 @pytest.mark.parametrize("route", [CHAT, COMPLETION, NATIVE])
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_stay_finite(tiny_server: ServerProcess, route: str, stream: bool) -> None:

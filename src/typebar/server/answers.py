@@ -167,18 +167,17 @@ def finish(job: Job, output: Output) -> tuple[FinishReason, str | int | None]:
 def shown_logprobs(
     output: Output, params: SamplingParams, tokenizer: Tokenizer
 ) -> Iterator[tuple[TokenLogprob, bytes]]:
-    """Log-probabilities of the tokens drawn, with their bytes: no end tokens, no hidden ones.
+    """Log-probabilities of the tokens drawn, with the bytes of each that are in the text: none of a hidden one.
 
-    Those of a stop string, whose text is left out, are among them.
+    The token that ended the answer is left out; those of a stop string, whose text is left out, are among them.
     """
     ended_by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
     for index, entry in enumerate(output.logprobs):
         is_end = ended_by_token and index == len(output.logprobs) - 1
         if is_end and not (params.include_stop_str_in_output and output.stop_reason is not None):
             continue
-        if params.skip_special_tokens and entry.token in tokenizer.special_ids:
-            continue
-        yield entry, tokenizer.token_bytes(entry.token)
+        is_hidden = params.skip_special_tokens and entry.token in tokenizer.special_ids
+        yield entry, b"" if is_hidden else tokenizer.token_bytes(entry.token)
 
 
 def ignored_warnings(ignored: Sequence[str]) -> list[str] | UnsetType:

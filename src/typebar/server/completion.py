@@ -125,8 +125,7 @@ class CompletionAnswer(OpenAIAnswer[Completion]):
 
     def _add_logprobs(self, logprobs: CompletionLogprobs, index: int, output: Output) -> None:
         for entry, data in shown_logprobs(output, self._params, self._tokenizer):
-            text = data.decode("utf-8", "replace")
-            logprobs.tokens.append(text)
+            logprobs.tokens.append(token_text(self._tokenizer, entry.token))
             logprobs.token_logprobs.append(entry.logprob)
             top = {token_text(self._tokenizer, token): logprob for token, logprob in reversed(entry.top)}
             logprobs.top_logprobs.append(top)

@@ -193,7 +193,7 @@ class NativeAnswer:
         probabilities = [
             NativeProbability(
                 id=entry.token,
-                token=data.decode("utf-8", "replace"),
+                token=token_text(self._tokenizer, entry.token),
                 bytes=list(data),
                 logprob=entry.logprob,
                 top_logprobs=[self._top(token, logprob) for token, logprob in entry.top],
