@@ -20,3 +20,11 @@ def start(*arguments, **options):
     """A running command with pipes on its outputs, and nothing on stdin unless given."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*TYPEBAR, *map(str, arguments)], **pipes | options)
+
+
+def read_some(process, count):
+    """At least `count` bytes of its output as they come; fewer where it ends."""
+    found = b""
+    while len(found) < count and (piece := process.stdout.read1()):
+        found += piece
+    return found

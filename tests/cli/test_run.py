@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from commands import start, typebar
+from commands import read_some, start, typebar
 
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
@@ -100,13 +100,12 @@ def test_missing_model_is_one_line():
 
 def test_ctrl_c_stops_within_a_step_and_keeps_what_came(coder_path):
     process = start("run", "-m", coder_path, "Write 5000 words about the sea.", "--seed", "1")
-    first = process.stdout.read1()
-    time.sleep(0.5)
+    first = read_some(process, 20)
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     text = (first + rest).decode()
-    assert 10 < len(text) < 4000 and text.endswith("\n") and not errors
+    assert len(text) < 4000 and text.endswith("\n") and not errors
 
 
 def test_ctrl_c_while_the_model_loads(coder_path):

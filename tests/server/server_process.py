@@ -94,6 +94,14 @@ class ServerProcess:
             assert time.monotonic() < deadline, "requests are still there"
             time.sleep(0.02)
 
+    def wait_for_log(self, pattern: str, seconds: float = 30) -> "re.Match[str]":
+        """The first match in the log; its lines may come after the answer that they tell of."""
+        deadline = time.monotonic() + seconds
+        while not (match := re.search(pattern, self.log, re.MULTILINE)):
+            assert time.monotonic() < deadline, f"no line with {pattern!r}:\n{self.log}"
+            time.sleep(0.02)
+        return match
+
     def stop(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
         """Send a signal and wait; the exit code."""
         if self.process.poll() is None:

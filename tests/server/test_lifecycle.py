@@ -210,7 +210,7 @@ def test_streams_that_outlast_the_drain_end_with_an_error(long_path: Path, numbe
         whole = clients[3].read_all()
         assert whole.startswith(b"HTTP/1.1 503 ") and b"server_shutdown" in whole
         assert server.process.wait(30) == 0
-    assert "stopping: 4 answers" in server.log
+    server.wait_for_log("stopping: 4 answers")
 
 
 def test_second_signal_does_not_wait(long_path: Path) -> None:
@@ -218,10 +218,7 @@ def test_second_signal_does_not_wait(long_path: Path) -> None:
         client = RawClient(server, CHAT, endless())
         client.read_until(b'"content":"')
         server.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 30
-        while "stopping" not in server.log:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        server.wait_for_log("stopping")
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(10) == 128 + signal.SIGTERM
         assert b"[DONE]" not in client.read_all()
@@ -287,10 +284,7 @@ def test_tls_serves_https_and_wss(long_path: Path, certificate: tuple[Path, Path
             assert answer.rstrip().endswith("data: [DONE]")
             with client.stream("POST", CHAT, json=endless()) as left:
                 next(left.iter_lines())
-            deadline = time.monotonic() + 30
-            while not re.search("cancelled$", server.log, re.M):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            server.wait_for_log("cancelled$")
         with connect(f"wss://127.0.0.1:{server.port}/v1/ws", ssl=context, open_timeout=60) as socket:
             socket.send(json.dumps({"type": "chat", **endless(max_tokens=3)}))
             while (frame := json.loads(socket.recv(60)))["type"] != "done":

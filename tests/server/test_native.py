@@ -91,10 +91,11 @@ def test_settings_are_those_of_the_request(tiny_server: ServerProcess) -> None:
 
 def test_settings_show_the_seed_that_draws_the_answer_again(tiny_server: ServerProcess) -> None:
     for unseeded in ({}, {"seed": None}, {"seed": -1}):
-        first, other = (complete(tiny_server, n_predict=12, temperature=1.5, **unseeded) for _ in range(2))
+        fields = {"n_predict": 12, "temperature": 1.5, "ignore_eos": True}
+        first, other = (complete(tiny_server, **fields, **unseeded) for _ in range(2))
         assert first["content"] != other["content"]
         seed = first["generation_settings"]["seed"]
-        again = complete(tiny_server, n_predict=12, temperature=1.5, seed=seed)
+        again = complete(tiny_server, **fields, seed=seed)
         assert (again["content"], again["generation_settings"]["seed"]) == (first["content"], seed)
 
 

@@ -118,7 +118,8 @@ def test_blocked_engine_is_reported_its_clients_are_told_and_it_may_recover(serv
             assert frame["type"] != "error", frame
     for client in (stream, whole, waiting):
         client.close()
-    assert "no step for" in server.log and "steps again" in server.log
+    server.wait_for_log("no step for")
+    server.wait_for_log("steps again")
 
 
 def test_request_that_the_engine_never_takes_up_is_given_up(server: FaultyServer) -> None:

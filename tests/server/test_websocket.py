@@ -313,4 +313,4 @@ def test_turn_can_be_cancelled_over_http(server: ServerProcess, socket: ClientCo
 
 def test_log_line_of_a_turn_names_its_route(server: ServerProcess, socket: ClientConnection) -> None:
     _, done = ask(socket, chat("log me"))
-    assert re.search(rf"{re.escape(done['id'])} websocket: .* length", server.log)
+    server.wait_for_log(rf"{re.escape(done['id'])} websocket: .* length$")
