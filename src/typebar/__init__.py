@@ -5,17 +5,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typebar.engine.params import SamplingParams
+    from typebar.engine.structured import StructuredOutputsParams
     from typebar.errors import TypebarError
     from typebar.llm import LLM
     from typebar.outputs import CompletionOutput, RequestOutput
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "TypebarError", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TypebarError",
+    "__version__",
+]
 
 # Imported when first used: the engine brings numpy, which takes longer to import than the rest together.
 _HOMES = {
     "LLM": "typebar.llm",
     "SamplingParams": "typebar.engine.params",
+    "StructuredOutputsParams": "typebar.engine.structured",
     "TypebarError": "typebar.errors",
     "CompletionOutput": "typebar.outputs",
     "RequestOutput": "typebar.outputs",

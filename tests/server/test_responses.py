@@ -268,13 +268,6 @@ def test_fields_that_would_change_the_answer_are_refused(tiny_server: ServerProc
         assert tiny_server.post(route, body(tiny_server, route, "go", max_tokens=1, **{field: None})).status_code == 200
 
 
-@pytest.mark.parametrize("given", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "f"}}])
-def test_constraints_that_are_not_kept_are_refused(tiny_server: ServerProcess, given: dict[str, Any]) -> None:
-    for stream in (False, True):
-        response = tiny_server.post(CHAT, body(tiny_server, CHAT, "go", response_format=given, stream=stream))
-        assert (response.status_code, response.json()["error"]["param"]) == (400, "response_format")
-
-
 def test_callers_id_comes_back(tiny_server: ServerProcess) -> None:
     request = body(tiny_server, CHAT, "go", max_tokens=1)
     assert tiny_server.post(CHAT, request, headers={"X-Request-Id": "mine-1"}).headers["x-request-id"] == "mine-1"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from typebar import _native
+from typebar.engine.guidance import GrammarError
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import FinishReason, Output, Request, Summary, TokenLogprob
 from typebar.errors import ParameterError
@@ -46,8 +47,17 @@ class Generation:
         )
         self.sampler.see_prompt(self.request.known)
         self._is_held = params.min_tokens > 0 and bool(self.end_ids)
-        if self._is_held:
+        form = params.structured_outputs
+        self._constraint = None if form is None else model.grammars.constraint(form, self.end_ids)
+        if self._constraint is not None:
+            self.sampler.allow(self._constraint.mask(may_end=not self._is_held))
+        elif self._is_held:
             self.sampler.allow(_mask_without(self.end_ids, vocab_size))
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the sampler's mask changes from token to token, so that it has to be set before each draw."""
+        return self._is_held or self._constraint is not None
 
     def advance(self, sampled: _native.SampledToken, now: float) -> Output:
         """Take in the token that was drawn and appended last. Its output is final where it has a finish_reason."""
@@ -56,16 +66,16 @@ class Generation:
         timing.last_token = now
         timing.first_token = timing.first_token or now
         self.sampler.accept(token)
-        if self._is_held and request.num_output >= self.params.min_tokens:
-            self.sampler.allow(None)
-            self._is_held = False
         text, finish, stop = self._read(token)
+        error = None
+        if finish is None and self.is_constrained:
+            finish, error = self._constrain(token)
         if finish is None and request.length == request.max_length:
             finish = "length"
         if finish is not None:
             text += self.text.finish()
         logprobs = () if self.params.logprobs is None else (_logprob(sampled),)
-        summary = self.summary() if finish is not None else None
+        summary = self.summary(error) if finish is not None else None
         return Output(request.id, text, (token,), logprobs, finish, stop, summary)
 
     def end(self, reason: FinishReason, error: str | None = None) -> Output:
@@ -82,6 +92,23 @@ class Generation:
             timing=replace(request.timing),
             error=error,
         )
+
+    def _constrain(self, token: int) -> tuple[FinishReason | None, str | None]:
+        """Say what may follow `token`. An answer whose form is complete ends here where nothing may."""
+        self._is_held = self._is_held and self.request.num_output < self.params.min_tokens
+        if self._constraint is None:
+            if not self._is_held:
+                self.sampler.allow(None)
+            return None, None
+        try:
+            self._constraint.advance(token)
+            mask = self._constraint.mask(may_end=not self._is_held)
+        except GrammarError as error:
+            return "error", f"the form of the answer became too large to follow: {error}"
+        if mask is None:
+            return "stop", None
+        self.sampler.allow(mask)
+        return None, None
 
     def _read(self, token: int) -> tuple[str, FinishReason | None, int | str | None]:
         if token in self.end_ids:

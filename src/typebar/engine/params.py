@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
+from typebar.engine.structured import StructuredOutputsParams
 from typebar.errors import ParameterError
 
 MAX_CHOICES = 64
@@ -33,6 +34,8 @@ class SamplingParams:
     stop strings and max_tokens end the answer.
     logprobs: None, or 0 to 20 alternatives for each token, from the model's own distribution.
     logit_bias: token id → value in [-100, 100], added to the logit.
+    structured_outputs: the form that the answer must have. End tokens are drawn only where it is complete; where
+    nothing can follow the answer ends, whatever min_tokens and ignore_eos say.
     cache_prompt: False neither reads nor feeds the prefix cache. cache_salt: reuse only between equal salts.
     """
 
@@ -52,6 +55,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     logit_bias: Mapping[int, float] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     cache_prompt: bool = True
@@ -73,6 +77,8 @@ class SamplingParams:
         for field in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "cache_prompt"):
             if type(getattr(self, field)) is not bool:
                 raise ParameterError(field, "true or false", getattr(self, field))
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise ParameterError("structured_outputs", "StructuredOutputsParams or None", self.structured_outputs)
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ParameterError("cache_salt", "a string or None", self.cache_salt)
         self._set("stop", _stop_strings(self.stop))

@@ -15,6 +15,7 @@ import numpy as np
 from typebar import _native
 from typebar.config import EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
+from typebar.engine.grammar import Grammars
 from typebar.errors import ModelFileError, ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
 from typebar.model.gguf import GGUFFile, GGUFTensor
@@ -50,6 +51,7 @@ class LoadedModel:
     spec: ModelSpec
     native: _native.Model
     tokenizer: Tokenizer
+    grammars: Grammars
     template: "ChatTemplate | None"
     template_error: str
     usable_vocab: int
@@ -120,6 +122,7 @@ def load_model(
         spec=spec,
         native=native,
         tokenizer=tokenizer,
+        grammars=Grammars(tokenizer),
         template=template,
         template_error=template_error,
         usable_vocab=usable_vocab,

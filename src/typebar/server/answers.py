@@ -174,6 +174,8 @@ def shown_logprobs(
     ended_by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
     for index, entry in enumerate(output.logprobs):
         is_end = ended_by_token and index == len(output.logprobs) - 1
+        if is_end and output.stop_reason is None and entry.token not in tokenizer.end_ids:
+            is_end = False  # the form of the answer was complete with it
         if is_end and not (params.include_stop_str_in_output and output.stop_reason is not None):
             continue
         is_hidden = params.skip_special_tokens and entry.token in tokenizer.special_ids

@@ -22,7 +22,6 @@ from typebar.server.generate import generate
 from typebar.server.jobs import Job
 from typebar.server.prompts import echoed
 from typebar.server.sampling import (
-    check_response_format,
     check_stream_options,
     sampling_params,
     sequence_requests,
@@ -42,6 +41,7 @@ from typebar.server.schema.chat import (
 )
 from typebar.server.schema.sampling import PromptProgress
 from typebar.server.state import Serving
+from typebar.server.structured import Form, compiled, wanted_form
 
 
 async def chat_completions(exchange: Exchange) -> None:
@@ -50,9 +50,10 @@ async def chat_completions(exchange: Exchange) -> None:
     serving, fields = await exchange.fields(ChatRequest)
     check_stream_options(fields.stream, fields.stream_options)
     gather = stream_interval(fields.stream_options)
-    check_response_format(fields.response_format)
-    params = chat_params(fields, serving.sampling)
+    form = wanted_form(fields.response_format)
+    params = chat_params(fields, serving.sampling, form)
     serving.jobs.check_room()
+    _grammar = await compiled(serving.prompter, form)
     prompt = await serving.prompter.chat(fields)
     id = f"chatcmpl-{exchange.request_id}"
     requests = sequence_requests(id, [prompt], params)
@@ -61,13 +62,13 @@ async def chat_completions(exchange: Exchange) -> None:
     )
 
 
-def chat_params(fields: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+def chat_params(fields: ChatRequest, defaults: Mapping[str, Any], form: Form | None) -> SamplingParams:
     logprobs = None
     if fields.logprobs:
         logprobs = fields.top_logprobs or 0
     elif fields.top_logprobs:
         raise APIError(400, "top_logprobs needs logprobs: true", param="top_logprobs", code="invalid_value")
-    return sampling_params(fields, defaults, max_tokens=chat_max_tokens(fields), logprobs=logprobs)
+    return sampling_params(fields, defaults, max_tokens=chat_max_tokens(fields), logprobs=logprobs, form=form)
 
 
 def chat_max_tokens(fields: ChatRequest) -> int | None:

@@ -12,7 +12,6 @@ from typebar.server.exchange import Exchange
 from typebar.server.generate import generate
 from typebar.server.jobs import Job
 from typebar.server.sampling import (
-    check_response_format,
     check_stream_options,
     sampling_params,
     sequence_requests,
@@ -26,6 +25,7 @@ from typebar.server.schema.completion import (
 )
 from typebar.server.schema.sampling import PromptProgress
 from typebar.server.state import Serving
+from typebar.server.structured import compiled, wanted_form
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default
 
@@ -35,12 +35,15 @@ async def completions(exchange: Exchange) -> None:
     serving, fields = await exchange.fields(CompletionRequest)
     check_stream_options(fields.stream, fields.stream_options)
     gather = stream_interval(fields.stream_options)
-    check_response_format(fields.response_format)
+    form = wanted_form(fields.response_format)
     if fields.echo and fields.logprobs is not None:
         raise APIError(400, "echo with logprobs is not supported: log-probabilities are given for the answer only",
                        param="logprobs", code="unsupported")  # fmt: skip
-    params = sampling_params(fields, serving.sampling, max_tokens=_max_tokens(fields), logprobs=fields.logprobs)
+    params = sampling_params(
+        fields, serving.sampling, max_tokens=_max_tokens(fields), logprobs=fields.logprobs, form=form
+    )
     serving.jobs.check_room()
+    _grammar = await compiled(serving.prompter, form)
     prompts = await serving.prompter.text(fields.prompt, fields.truncate_prompt_tokens, fields.add_special_tokens)
     id = f"cmpl-{exchange.request_id}"
     requests = sequence_requests(id, prompts, params)

@@ -9,6 +9,7 @@ from typing import Protocol
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
 from typebar.engine.stats import Stats
+from typebar.engine.structured import StructuredOutputsParams
 from typebar.text.chat import ChatTemplate
 from typebar.text.tokenizer import Tokenizer
 
@@ -56,7 +57,7 @@ class SequenceHandle(Protocol):
 
 
 class Engine(Protocol):
-    """One model behind the routes. Every method may be called from the event loop and returns at once."""
+    """One model behind the routes. Every method but `compile` may be called from the event loop and returns at once."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -66,6 +67,13 @@ class Engine(Protocol):
 
     def chat_template(self) -> ChatTemplate:
         """TypebarError where the model has none."""
+        ...
+
+    def compile(self, form: StructuredOutputsParams) -> object:
+        """Make the grammar of a form, which may take half a second: in any thread but the event loop's.
+
+        While the result is held, `submit` finds it made. GrammarError where the form cannot be kept to.
+        """
         ...
 
     def submit(

@@ -13,9 +13,11 @@ from queue import SimpleQueue
 
 from typebar.engine.engine import Engine
 from typebar.engine.generation import Generation
+from typebar.engine.grammar import Grammar
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
 from typebar.engine.stats import Stats
+from typebar.engine.structured import StructuredOutputsParams
 from typebar.engine.worker import Receiver, Worker
 from typebar.errors import TypebarError
 from typebar.model.load import LoadedModel
@@ -64,6 +66,9 @@ class LocalEngine:
 
     def chat_template(self) -> ChatTemplate:
         return self._model.chat_template()
+
+    def compile(self, form: StructuredOutputsParams) -> Grammar:
+        return self._model.grammars.compile(form)
 
     def warm_up(self) -> None:
         """Draw one token, so that the first caller does not wait for memory to be touched. Blocks meanwhile."""

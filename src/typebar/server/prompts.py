@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from typebar.engine.params import MAX_CHOICES
 from typebar.engine.request import ContextLengthError
+from typebar.engine.structured import StructuredOutputsParams
 from typebar.server.engine import Engine
 from typebar.server.errors import APIError
 from typebar.server.schema.chat import ChatRequest
@@ -26,15 +27,21 @@ class Prompter:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="typebar-text")
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="typebar-grammar")
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._compiler):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
         """`work()`, in a thread where `size` characters take long."""
         if size <= INLINE_CHARS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def compile(self, form: StructuredOutputsParams) -> object:
+        """The grammar of a form, made one after the other. GrammarError where it cannot be kept to."""
+        return await asyncio.get_running_loop().run_in_executor(self._compiler, self._engine.compile, form)
 
     async def chat(self, fields: ChatRequest) -> list[int]:
         """The prompt of a conversation. APIError or MessageError where it is none."""

@@ -10,7 +10,8 @@ from typebar.engine.params import GREEDY_TEMPERATURE, MAX_CHOICES, SamplingParam
 from typebar.errors import ParameterError
 from typebar.server.engine import SequenceRequest
 from typebar.server.errors import APIError
-from typebar.server.schema.sampling import ResponseFormat, SamplingFields, StreamOptions
+from typebar.server.schema.sampling import MAX_INTERVAL, SamplingFields, StreamOptions
+from typebar.server.structured import Form
 
 # Fields that SamplingParams has under the same name.
 _SAME = (
@@ -27,9 +28,14 @@ _SENT_AS = {
 
 
 def sampling_params(
-    fields: SamplingFields, defaults: Mapping[str, Any], *, max_tokens: int | None = None, logprobs: int | None = None
+    fields: SamplingFields,
+    defaults: Mapping[str, Any],
+    *,
+    max_tokens: int | None = None,
+    logprobs: int | None = None,
+    form: Form | None = None,
 ) -> SamplingParams:
-    """`defaults` fill in for what the request leaves open; `max_tokens` and `logprobs` are those of the route.
+    """`defaults` fill in for what the request leaves open; `max_tokens`, `logprobs` and `form` are those of the route.
 
     At temperature 0 the default repetition penalty is left out: greedy answers are the model's own. Raises APIError for
     a value out of range, by the name that the client used.
@@ -44,6 +50,7 @@ def sampling_params(
     merged["max_tokens"] = max_tokens if max_tokens is not None else defaults.get("max_tokens")
     merged["logprobs"] = logprobs
     merged["stop"] = _stop(fields.stop)
+    merged["structured_outputs"] = None if form is None else form.params
     merged["logit_bias"] = _logit_bias(fields.logit_bias)
     try:
         return SamplingParams(**merged)
@@ -88,21 +95,6 @@ def stream_interval(options: StreamOptions | None) -> float:
         name = "stream_options.interval_ms"
         raise APIError(400, f"{name} must be from 0 to {MAX_INTERVAL}", param=name, code="invalid_value")
     return interval / 1e3
-
-
-def check_response_format(format: ResponseFormat | None) -> None:
-    if format is None or format.type == "text":
-        return
-    if format.type in ("json_object", "json_schema"):
-        raise APIError(
-            400,
-            f"response_format {format.type} is not supported: output cannot be constrained by a grammar yet; "
-            "ask for JSON in the message and check the answer",
-            param="response_format",
-            code="unsupported",
-        )
-    raise APIError(400, "response_format.type must be text, json_object or json_schema",
-                   param="response_format.type", code="invalid_value")  # fmt: skip
 
 
 def _stop(stop: str | list[str] | None) -> list[str]:

@@ -32,10 +32,11 @@ from typebar.server.errors import APIError
 from typebar.server.exchange import api_error, caller_id
 from typebar.server.jobs import PROGRESS_INTERVAL, Job
 from typebar.server.prompts import echoed
-from typebar.server.sampling import check_response_format, sequence_requests, stream_interval, time_limit
+from typebar.server.sampling import sequence_requests, stream_interval, time_limit
 from typebar.server.schema.chat import ChatRequest
 from typebar.server.schema.fields import read_fields
 from typebar.server.state import ServerState
+from typebar.server.structured import compiled, wanted_form
 
 MAX_TURNS = 16  # of one connection that have not ended; its further frames wait
 
@@ -139,10 +140,11 @@ class Conversation:
         serving = self._state.ready()
         fields, ignored = read_fields(data, ChatRequest)
         serving.check_model(fields.model, settings.strict_model)
-        check_response_format(fields.response_format)
+        form = wanted_form(fields.response_format)
         gather = stream_interval(fields.stream_options)
-        params = chat_params(fields, serving.sampling)
+        params = chat_params(fields, serving.sampling, form)
         serving.jobs.check_room()
+        _grammar = await compiled(serving.prompter, form)
         requests = sequence_requests(id, [await serving.prompter.chat(fields)], params)
         with serving.jobs.run(id, named, "websocket", requests, time_limit(fields, settings.request_timeout)) as job:
             turn.job = job

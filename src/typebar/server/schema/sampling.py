@@ -71,10 +71,24 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     interval_ms: Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MAX_INTERVAL})] = 0
 
 
+FORMATS = ("text", "json_object", "json_schema")
+
+
+class JSONSchema(msgspec.Struct, kw_only=True):
+    """`strict` or not, the answer keeps to the schema."""
+
+    schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    type: str
+    """The form of the answer. `schema`: llama-server's place of a schema."""
+
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(FORMATS)})]
     schema: dict[str, Any] | None = None
-    json_schema: dict[str, Any] | None = None
+    json_schema: JSONSchema | None = None
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
