@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { PAINT, Pacer } from '../src/text/pacer'
+import { EARLY, PAINT, Pacer } from '../src/text/pacer'
 
 beforeEach(() => void vi.useFakeTimers())
 afterEach(() => void vi.useRealTimers())
@@ -20,8 +20,18 @@ test('many pieces a second are at most ten paints a second', () => {
   pacer.finish()
   expect(paints.length).toBeLessThanOrEqual(2000 / PAINT + 2)
   expect(paints.length).toBeGreaterThan(2000 / PAINT / 2)
-  for (let index = 1; index < paints.length - 1; index++) expect(paints[index]!.at - paints[index - 1]!.at).toBeGreaterThanOrEqual(PAINT)
+  for (let index = 2; index < paints.length - 1; index++) expect(paints[index]!.at - paints[index - 2]!.at).toBeGreaterThanOrEqual(2 * PAINT - EARLY)
   expect(paints.at(-1)!.text).toBe('abc '.repeat(400))
+})
+
+test('pieces that come gathered are drawn as they come, nothing is left for later', () => {
+  const { pacer, paints } = paced()
+  for (let event = 0; event < 20; event++) {
+    pacer.add('nine tokens, forty characters or a few. ')
+    expect(paints).toHaveLength(event + 1)
+    expect(paints.at(-1)!.text).toBe(pacer.whole)
+    vi.advanceTimersByTime(PAINT + (event % 2 ? EARLY / 2 : -EARLY / 2))
+  }
 })
 
 test('every paint adds to the one before', () => {

@@ -33,6 +33,7 @@ export type ChatEvent =
   | { type: 'text'; text: string; tokens: number }
   | { type: 'end'; reason: 'stop' | 'length'; stopReason: unknown; cached: number; prompt: number; perSecond: number; tokens: number }
 
+const INTERVAL = 100 // ms for which the server gathers text: each event costs the browser about a millisecond
 const PING = 10 // seconds of silence after which the server is asked to send a comment
 const SILENCE = 45_000 // ms after which a connection that says nothing, not even comments, counts as lost
 
@@ -51,7 +52,7 @@ export async function* chat(body: ChatBody, signal: AbortSignal): AsyncGenerator
     body: {
       ...body,
       stream: true,
-      stream_options: { include_usage: true, continuous_usage_stats: true },
+      stream_options: { include_usage: true, continuous_usage_stats: true, interval_ms: INTERVAL },
       return_progress: true,
       sse_ping_interval: PING,
     },

@@ -1,10 +1,11 @@
 export const PAINT = 100 // ms between paints; each costs the browser about 5 ms, most of it outside scripts
+export const EARLY = 20 // ms that text may come before its time and is still drawn as it comes, which saves waking up again
 const CATCH_UP = 2 // paints over which text that came at once is spread
-const LEAST = 24 // characters a paint at least shows, if it has them
+const LEAST = 64 // characters, about 16 tokens: what a paint at least shows, if there is so much
 const LATE = 400 // ms after which a paint, in a tab that sleeps, shows everything
 
 /**
- * Draws text at a steady pace, however it comes: at most one paint in 100 ms, and a burst over a few of them.
+ * Draws text at a steady pace, however it comes: ten paints a second at most, and a burst over a few of them.
  *
  * `draw` gets the text so far. `finish` draws the rest at once.
  */
@@ -12,7 +13,7 @@ export class Pacer {
   private text = ''
   private shown = 0
   private timer: ReturnType<typeof setTimeout> | undefined
-  private painted = -Infinity
+  private painted = -Infinity // when it was, or was due if that was later
 
   constructor(
     private readonly draw: (text: string) => void,
@@ -36,8 +37,9 @@ export class Pacer {
   }
 
   private schedule(): void {
-    const wait = Math.max(0, this.painted + PAINT - this.now())
-    this.timer = setTimeout(() => this.paint(), wait)
+    const wait = this.painted + PAINT - this.now()
+    if (wait <= EARLY) this.paint()
+    else this.timer = setTimeout(() => this.paint(), wait)
   }
 
   private paint(): void {
@@ -53,7 +55,7 @@ export class Pacer {
     const code = this.text.charCodeAt(end - 1)
     const isHalf = code >= 0xd800 && code < 0xdc00 && end < this.text.length // of a character outside the BMP
     this.shown = isHalf ? end + 1 : end
-    this.painted = this.now()
+    this.painted = Math.max(this.now(), this.painted + PAINT)
     this.draw(this.text.slice(0, this.shown))
   }
 }
