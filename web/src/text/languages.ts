@@ -33,9 +33,31 @@ const LANGUAGES = {
 }
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language)
 
-/** Code with its parts in spans, or null for a language that is not known here. */
-export function colored(code: string, language: string): DocumentFragment | null {
+/** Code as HTML with its parts in spans, in pieces of so many lines; null for a language that is not known here. */
+export function colored(code: string, language: string, lines: number): string[] | null {
   if (!hljs.getLanguage(language)) return null
-  const html = hljs.highlight(code, { language, ignoreIllegals: true }).value
+  return inPieces(hljs.highlight(code, { language, ignoreIllegals: true }).value, lines)
+}
+
+/** The elements of such a piece, with nothing in them but spans and their classes. */
+export function elements(html: string): DocumentFragment {
   return DOMPurify.sanitize(html, { ALLOWED_TAGS: ['span'], ALLOWED_ATTR: ['class'], RETURN_DOM_FRAGMENT: true })
+}
+
+/** HTML of spans, cut after every `lines` lines; spans that go on beyond a cut are closed before and opened again. */
+function inPieces(html: string, lines: number): string[] {
+  const pieces: string[] = []
+  const open: string[] = []
+  let piece = ''
+  let left = lines
+  for (const [part] of html.matchAll(/<[^>]*>|\n|[^<\n]+/g)) {
+    piece += part
+    if (part === '</span>') open.pop()
+    else if (part.startsWith('<')) open.push(part)
+    if (part !== '\n' || --left > 0) continue
+    pieces.push(piece + '</span>'.repeat(open.length))
+    piece = open.join('')
+    left = lines
+  }
+  return [...pieces, piece + '</span>'.repeat(open.length)]
 }

@@ -1,5 +1,5 @@
 import type { Token, Tokens } from 'marked'
-import type { ComponentChild, VNode } from 'preact'
+import { Component, type ComponentChild, type VNode } from 'preact'
 import { useMemo, useRef } from 'preact/hooks'
 import { t } from '../i18n'
 import { type Block, Blocks, blocksOf } from './blocks'
@@ -76,7 +76,7 @@ function block(token: Token, key: number, isOpen: boolean): ComponentChild {
     case 'list':
       return list(token as Tokens.List, key, isOpen)
     case 'table':
-      return table(token as Tokens.Table, key)
+      return table(token as Tokens.Table, key, isOpen)
     case 'hr':
       return <hr key={key} />
     case 'math':
@@ -94,19 +94,38 @@ function heading(token: Tokens.Heading, key: number): VNode {
   return <Tag key={key}>{inline(token.tokens)}</Tag>
 }
 
+/** An item of a list or a row of a table, which is passed over while its source stays the same and the block grows. */
+class Part extends Component<{ source: string; isOpen: boolean; draw: () => VNode }> {
+  override shouldComponentUpdate(next: Part['props']): boolean {
+    return !next.isOpen || !this.props.isOpen || next.source !== this.props.source
+  }
+
+  override render(): VNode {
+    return this.props.draw()
+  }
+}
+
 function list(token: Tokens.List, key: number, isOpen: boolean): VNode {
-  const items = token.items.map((item, index) => (
-    <li key={index} class={item.task ? 'task' : undefined}>
-      {item.task && <input type="checkbox" checked={item.checked === true} disabled aria-label={t('task')} />}
-      {blocks(item.tokens.filter((part) => part.type !== 'checkbox'), isOpen && index === token.items.length - 1)}
-    </li>
-  ))
+  const items = token.items.map((item, index) => {
+    const isLast = index === token.items.length - 1
+    return <Part key={index} source={`${item.loose} ${isLast} ${item.raw}`} isOpen={isOpen} draw={() => listItem(item, isOpen && isLast)} />
+  })
   if (!token.ordered) return <ul key={key}>{items}</ul>
   return <ol key={key} start={token.start === '' ? 1 : token.start}>{items}</ol>
 }
 
-function table(token: Tokens.Table, key: number): VNode {
+function listItem(item: Tokens.ListItem, isOpen: boolean): VNode {
+  return (
+    <li class={item.task ? 'task' : undefined}>
+      {item.task && <input type="checkbox" checked={item.checked === true} disabled aria-label={t('task')} />}
+      {blocks(item.tokens.filter((part) => part.type !== 'checkbox'), isOpen)}
+    </li>
+  )
+}
+
+function table(token: Tokens.Table, key: number, isOpen: boolean): VNode {
   const side = (index: number) => (token.align[index] ? `to-${token.align[index]}` : undefined)
+  const row = (cells: Tokens.TableCell[]) => <tr>{cells.map((cell, index) => <td key={index} class={side(index)}>{inline(cell.tokens)}</td>)}</tr>
   return (
     <div class="table" key={key} tabIndex={0} role="group" aria-label={t('table')}>
       <table>
@@ -114,8 +133,8 @@ function table(token: Tokens.Table, key: number): VNode {
           <tr>{token.header.map((cell, index) => <th key={index} scope="col" class={side(index)}>{inline(cell.tokens)}</th>)}</tr>
         </thead>
         <tbody>
-          {token.rows.map((row, at) => (
-            <tr key={at}>{row.map((cell, index) => <td key={index} class={side(index)}>{inline(cell.tokens)}</td>)}</tr>
+          {token.rows.map((cells, at) => (
+            <Part key={at} source={cells.map((cell) => cell.text).join('|')} isOpen={isOpen} draw={() => row(cells)} />
           ))}
         </tbody>
       </table>
