@@ -47,7 +47,7 @@ def tokens_made(server: ServerProcess) -> float:
 
 def shown_tokens(answer: Locator) -> int:
     """The count in the line under an answer."""
-    found = re.search(r"([\d ]+) tokens", re.sub(r"\s", " ", answer.locator(".figures").inner_text()))
+    found = re.search(r"([\d ]+) tokens?\b", re.sub(r"\s", " ", answer.locator(".figures").inner_text()))
     assert found
     return int(found[1].replace(" ", ""))
 

@@ -29,7 +29,7 @@ TOUCHED = """() => {
     const sizes = (nodes) => [...nodes].reduce((sum, node) => sum + size(node), 0)
     window.touched = []
     new MutationObserver((records) => {
-        const count = ({ type, addedNodes, removedNodes }) => sizes(addedNodes) + sizes(removedNodes) + (type !== 'childList')
+        const count = (one) => (one.type === 'childList' ? sizes(one.addedNodes) + sizes(one.removedNodes) : 1)
         window.touched.push(records.reduce((sum, record) => sum + count(record), 0))
     }).observe(document.querySelector('article.answer .markdown'), {
         subtree: true, childList: true, characterData: true, attributes: true,
@@ -38,13 +38,13 @@ TOUCHED = """() => {
 STEP = 40  # characters, those of nine tokens: what a fast model writes between two paints
 LINES = 32  # of a piece of code
 
-CODE = "\n".join(f"def step_{at}(tokens):\n    return [token * {at} for token in tokens]  # {at}\n" for at in range(120))
+CODE = "\n".join(f"def step_{at}(tokens):\n    return [token * {at} for token in tokens]  # {at}\n" for at in range(99))
 LONG = {
     "code": f"```python\n{CODE}\n```",
     "code of no known language": f"```whatever\n{CODE}\n```",
-    "list": "\n".join(f"{at}. **item {at}** with `code` and [a link](https://example.org) of {at}" for at in range(1, 150)),
-    "table": "| a | b | c |\n|---|---|--:|\n" + "\n".join(f"| `row {at}` | **{at}** of many | {at} |" for at in range(200)),
-    "paragraphs": "\n\n".join(f"Paragraph {at} has *some* words and `code` in it, and more words." for at in range(150)),
+    "list": "\n".join(f"{at}. **item {at}** with `code` and [a link](https://example.org)" for at in range(1, 150)),
+    "table": "\n".join(["| a | b |", "|---|--:|", *(f"| `row {at}` | **{at}** of many |" for at in range(200))]),
+    "paragraphs": "\n\n".join(f"Paragraph {at} has *some* words and `code` in it, and more." for at in range(150)),
 }
 
 

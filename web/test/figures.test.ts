@@ -1,13 +1,13 @@
 import { expect, test } from 'vitest'
 import { duration, fileSize, grouped, statusLine } from '../src/talk/figures'
 
-const WORDS = { firstToken: 'first token', total: 'total', perSecond: 'tok/s', tokens: 'tokens', cached: 'cached' }
+const WORDS = { firstToken: 'first token', total: 'total', perSecond: 'tok/s', token: 'token', tokens: 'tokens', cached: 'cached' }
 const plain = (text: string) => text.replace(/[\u00a0\u202f]/g, ' ')
 
 test('the line under an answer', () => {
   const figures = { firstToken: 182.4, total: 1080, perSecond: 47.1, tokens: 212, cached: 1024, prompt: 1100 }
   expect(plain(statusLine(figures, WORDS))).toBe('⏱ first token 182 ms · total 1.08 s · 47 tok/s · 212 tokens · 1 024 cached')
-  expect(plain(statusLine({ ...figures, perSecond: 0, cached: 0, tokens: 1 }, WORDS))).toBe('⏱ first token 182 ms · total 1.08 s · 1 tokens')
+  expect(plain(statusLine({ ...figures, perSecond: 0, cached: 0, tokens: 1 }, WORDS))).toBe('⏱ first token 182 ms · total 1.08 s · 1 token')
 })
 
 test.each([[0, '0 ms'], [999.4, '999 ms'], [1000, '1.00 s'], [9999, '10.0 s'], [59_940, '59.9 s'], [99_960, '1 min 40 s'], [3_600_000, '60 min 0 s']])(

@@ -70,6 +70,7 @@ export const en = {
   'figures.firstToken': 'first token',
   'figures.total': 'total',
   'figures.perSecond': 'tok/s',
+  'figures.token': 'token',
   'figures.tokens': 'tokens',
   'figures.cached': 'cached',
   'figures.label': 'Numbers of this answer',

@@ -72,6 +72,7 @@ export const zh: Record<Key, string> = {
   'figures.firstToken': '首词元',
   'figures.total': '总计',
   'figures.perSecond': '词元/秒',
+  'figures.token': '个词元',
   'figures.tokens': '个词元',
   'figures.cached': '来自缓存',
   'figures.label': '本次回答的数据',

@@ -1,12 +1,12 @@
 import type { Figures } from './message'
 
-export type FigureWords = { firstToken: string; total: string; perSecond: string; tokens: string; cached: string }
+export type FigureWords = { firstToken: string; total: string; perSecond: string; token: string; tokens: string; cached: string }
 
 /** The line under an answer: ⏱ first token 182 ms · total 1.08 s · 47 tok/s · 212 tokens · 1 024 cached */
 export function statusLine(figures: Figures, words: FigureWords): string {
   const parts = [`${words.firstToken} ${duration(figures.firstToken)}`, `${words.total} ${duration(figures.total)}`]
   if (figures.perSecond > 0) parts.push(`${speed(figures.perSecond)} ${words.perSecond}`)
-  parts.push(`${grouped(figures.tokens)} ${words.tokens}`)
+  parts.push(`${grouped(figures.tokens)} ${figures.tokens === 1 ? words.token : words.tokens}`)
   if (figures.cached > 0) parts.push(`${grouped(figures.cached)} ${words.cached}`)
   return `⏱ ${parts.join(' · ')}`
 }

@@ -11,6 +11,7 @@ import { Branches } from './Branches'
 import { CopyButton } from './CopyButton'
 import { Ending } from './Ending'
 import { IconButton } from './IconButton'
+import { returnToComposer } from './shortcuts'
 
 interface Props {
   message: Message
@@ -21,10 +22,11 @@ interface Props {
 /** An answer, written or being written. */
 export function AnswerMessage({ message, live, isLast }: Props) {
   const text = live ? live.drawn.value! : message.text
+  const { math } = preferences.value
   const isElsewhere = !live && message.end === 'writing' // in another tab
   return (
     <article class={`answer ${live ? 'live' : ''}`} aria-label={t('answer')} aria-busy={live !== null}>
-      {text !== '' && <Markdown text={text} isGrowing={live !== null || isElsewhere} withMath={preferences.value.math} />}
+      {text !== '' && <Markdown key={`${math}`} text={text} isGrowing={live !== null || isElsewhere} withMath={math} />}
       {live ? <AnswerPhase answer={live} /> : <Ending message={message} isLast={isLast} />}
       <div class="below">
         <FigureLine figures={live ? (live.phase.value === 'writing' ? live.figures.value! : undefined) : message.figures} />
@@ -38,17 +40,21 @@ function FigureLine({ figures }: { figures: Figures | undefined }) {
   if (!figures) return null
   const words = {
     firstToken: t('figures.firstToken'), total: t('figures.total'), perSecond: t('figures.perSecond'),
-    tokens: t('figures.tokens'), cached: t('figures.cached'),
+    token: t('figures.token'), tokens: t('figures.tokens'), cached: t('figures.cached'),
   }
   return <p class="figures" aria-label={t('figures.label')}>{statusLine(figures, words)}</p>
 }
 
 function Actions({ message }: { message: Message }) {
+  const again = () => {
+    returnToComposer()
+    void regenerate(message)
+  }
   return (
     <div class="actions">
       <Branches message={message} />
       <CopyButton text={() => message.text} label={t('action.copyMarkdown')} />
-      <IconButton icon="again" label={t('action.regenerate')} onClick={() => void regenerate(message)} />
+      <IconButton icon="again" label={t('action.regenerate')} onClick={again} />
       <IconButton icon="branch" label={t('action.branch')} onClick={() => void branchOff(message)} />
     </div>
   )

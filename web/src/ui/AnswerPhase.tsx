@@ -2,6 +2,7 @@ import { useEffect, useState } from 'preact/hooks'
 import { type Key, t } from '../i18n'
 import type { Answer, Waiting } from '../state/answer'
 import { grouped } from '../talk/figures'
+import { returnToComposer } from './shortcuts'
 
 const WAITS: Record<Waiting['reason'], Key> = { gone: 'wait.gone', busy: 'wait.busy', loading: 'wait.loading' }
 
@@ -38,12 +39,16 @@ function Countdown({ answer, waiting }: { answer: Answer; waiting: Waiting }) {
     const timer = setInterval(() => setNow(Date.now()), 500)
     return () => clearInterval(timer)
   }, [])
+  const tryNow = () => {
+    returnToComposer()
+    answer.tryNow()
+  }
   const seconds = Math.max(0, Math.ceil((waiting.until - now) / 1000))
   return (
     <div class="phase waiting">
       <span class="thinking" aria-hidden="true">●</span>
       <span>{t(WAITS[waiting.reason], { seconds })}</span>
-      <button type="button" class="link" onClick={() => answer.tryNow()}>{t('wait.now')}</button>
+      <button type="button" class="link" onClick={tryNow}>{t('wait.now')}</button>
     </div>
   )
 }

@@ -7,13 +7,14 @@ import { server } from '../state/server'
 import { fileSize, grouped } from '../talk/figures'
 import { Icon } from './Icon'
 import { IconButton } from './IconButton'
+import { returnToComposer } from './shortcuts'
 
 /** Where a message is written. Enter sends, with Shift or Ctrl it breaks the line, and never while an input method composes. */
 export function Composer() {
   const area = useRef<HTMLTextAreaElement>(null)
   useLayoutEffect(() => fitHeight(area.current!), [draft.value])
   useEffect(() => {
-    if (matchMedia('(hover: hover)').matches) area.current!.focus() // on a phone this would open the keyboard
+    returnToComposer()
   }, [openId.value])
   useEffect(() => {
     if (editing.value) area.current!.focus()
@@ -24,7 +25,7 @@ export function Composer() {
       {editing.value && (
         <div class="editing">
           <span>{t('composer.editing')}</span>
-          <button type="button" class="link" onClick={restoreDraft}>{t('composer.cancel')}</button>
+          <button type="button" class="link" onClick={leaving(restoreDraft)}>{t('composer.cancel')}</button>
         </div>
       )}
       <div class="composer-box">
@@ -45,7 +46,7 @@ export function Composer() {
           <AttachButton />
           <span id="message-keys" class="keys">{t('composer.keys')}</span>
           {current.value && (
-            <button type="button" class="round stop" aria-label={t('composer.stop')} title={t('composer.stop')} onClick={stop}>
+            <button type="button" class="round stop" aria-label={t('composer.stop')} title={t('composer.stop')} onClick={leaving(stop)}>
               <Icon name="stop" />
             </button>
           )}
@@ -56,7 +57,7 @@ export function Composer() {
               aria-label={t('composer.send')}
               title={t('composer.send')}
               disabled={isEmpty}
-              onClick={() => void submit()}
+              onClick={leaving(() => void submit())}
             >
               <Icon name="send" />
             </button>
@@ -65,6 +66,14 @@ export function Composer() {
       </div>
     </div>
   )
+}
+
+/** For buttons that go away with what they do. */
+function leaving(act: () => void): () => void {
+  return () => {
+    returnToComposer()
+    act()
+  }
 }
 
 const COMPOSING = 229 // key code of keys that an input method takes; Safari sends it after composition has ended

@@ -7,6 +7,7 @@ import type { Conversation } from '../talk/conversation'
 import { Confirm } from './Confirm'
 import { Menu } from './Menu'
 import { Rename } from './Rename'
+import { returnToComposer } from './shortcuts'
 
 type Asking = 'rename' | 'delete' | null
 
@@ -46,7 +47,7 @@ export function ConversationItem({ conversation, onOpen }: { conversation: Conve
           title={t('delete.title')}
           text={t('delete.text', { title })}
           action={t('list.delete')}
-          onConfirm={() => void remove(conversation.id)}
+          onConfirm={() => void remove(conversation.id).then(returnToComposer)}
           onClose={close}
         />
       )}

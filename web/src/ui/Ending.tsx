@@ -4,6 +4,7 @@ import { path } from '../state/conversations'
 import { countTurns } from '../talk/context'
 import { grouped } from '../talk/figures'
 import { canContinue, type Message, type Problem } from '../talk/message'
+import { returnToComposer } from './shortcuts'
 
 const ENDS: Record<string, Key> = { length: 'end.length', stopped: 'end.stopped', cut: 'end.cut' }
 
@@ -30,7 +31,11 @@ function Remedy({ message }: { message: Message }) {
 }
 
 function Offer({ text, act }: { text: string; act: () => Promise<void> }) {
-  return <button type="button" class="button small" onClick={() => void act()}>{text}</button>
+  const onClick = () => {
+    returnToComposer() // the button goes away
+    void act()
+  }
+  return <button type="button" class="button small" onClick={onClick}>{text}</button>
 }
 
 function problemText(problem: Problem): string {

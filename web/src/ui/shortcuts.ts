@@ -17,6 +17,11 @@ export function focusComposer(): void {
   document.getElementById('message')?.focus()
 }
 
+/** Where the focus goes when what had it is gone. Not on a phone, where it would open the keyboard. */
+export function returnToComposer(): void {
+  if (matchMedia('(hover: hover)').matches) focusComposer()
+}
+
 function isTyping(target: EventTarget | null): boolean {
   return target instanceof HTMLElement && target.matches('input, textarea, select, [contenteditable]')
 }
