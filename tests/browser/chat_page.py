@@ -95,6 +95,12 @@ class ChatTab:
         field.press("Tab")
         self.page.keyboard.press("Escape")
 
+    def switch(self, name: str, is_on: bool) -> None:
+        """Turn a switch of the settings on or off."""
+        self.button("Settings").click()
+        self.page.get_by_role("switch", name=name).set_checked(is_on)
+        self.page.keyboard.press("Escape")
+
     def reload(self) -> None:
         self.page.reload()
         expect(self.composer).to_be_visible()

@@ -1,5 +1,6 @@
 """A conversation with the real model: tokens as they come, stop, interrupt, reuse, reload."""
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -182,3 +183,38 @@ def test_the_reading_of_a_long_message_is_shown(tab: Callable[..., ChatTab], cod
     page.page.keyboard.press("Escape")
     page.wait_for_answer()
     coder_chat.wait_until_idle()
+
+
+def test_json_mode_holds_answers_to_json(tab: Callable[..., ChatTab], coder_chat: ServerProcess) -> None:
+    page = tab(coder_chat)
+    page.limit(200)
+    page.switch("JSON mode", True)
+    page.ask("Give the name, the age and three hobbies of a made-up person.")
+    assert page.bodies[-1]["response_format"] == {"type": "json_object"}
+    text = page.texts.last.locator("code").text_content() or ""
+    assert isinstance(json.loads(text), dict)
+    expect(page.texts.last.locator(".hljs-attr").first).to_be_visible()
+    page.switch("JSON mode", False)
+    page.ask("Say only: hello")
+    assert "response_format" not in page.bodies[-1]
+    assert page.bodies[-1]["messages"][1]["content"] == text
+    assert "{" not in (page.texts.last.text_content() or "")
+    page.reload()
+    expect(page.texts.first.locator("code")).to_have_text(text)
+    assert page.texts.last.locator("code").count() == 0
+
+
+def test_json_cut_by_the_limit_is_said_and_continued(tab: Callable[..., ChatTab], coder_chat: ServerProcess) -> None:
+    page = tab(coder_chat)
+    page.switch("JSON mode", True)
+    page.limit(8)
+    answer = page.ask("Give the name, the age and three hobbies of a made-up person.")
+    expect(answer).to_contain_text("The answer reached the limit of tokens.")
+    text = page.texts.last.locator("code").text_content() or ""
+    page.limit(100)
+    page.button("Continue").click()
+    page.wait_for_answer()
+    whole = page.texts.last.locator("code").text_content() or ""
+    assert whole.startswith(text)
+    assert len(whole) > len(text)
+    assert not whole[len(text) :].lstrip().startswith("{"), "another object began"

@@ -80,6 +80,16 @@ test('a path that ends with an answer continues it', () => {
   expect(body.messages.at(-1)).toEqual({ role: 'assistant', content: 'b ' })
 })
 
+test('JSON is asked for where it is switched on, but not of an answer that goes on', () => {
+  const settings = changed(DEFAULTS, { json: true })
+  const path = [message('1', 'user', 'a'), message('2', 'assistant', '{"b": ')]
+  expect(chatBody(settings, path.slice(0, 1)).response_format).toEqual({ type: 'json_object' })
+  expect(chatBody(settings, path)).not.toHaveProperty('response_format')
+  expect(chatBody(DEFAULTS, path.slice(0, 1))).not.toHaveProperty('response_format')
+  expect(readSettings({ json: true }).json).toBe(true)
+  expect(readSettings({ json: 'true' }).json).toBe(false)
+})
+
 test('a change of the sampling makes the preset one’s own', () => {
   const code = changed(DEFAULTS, { preset: 'code' })
   expect(code.temperature).toBe(0.3)

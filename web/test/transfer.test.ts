@@ -12,7 +12,7 @@ const WHOLE: Whole = {
   conversation: { id: 'c', title: 'A title', created: 1, updated: 2, leaf: '4', settings: { ...DEFAULTS, system: 'Be brief.' } },
   messages: [
     message('1', null, 'user', ODD, { files: [{ name: 'f.txt', size: 4, text: 'file' }] }),
-    message('2', '1', 'assistant', 'first', { end: 'cut' }),
+    message('2', '1', 'assistant', 'first', { end: 'cut', isJSON: true }),
     message('3', '1', 'assistant', ODD),
     message('4', '3', 'user', '<script>alert(1)</script>'),
   ],
@@ -23,6 +23,7 @@ const shape = ({ conversation, messages }: Whole) => ({
   system: conversation.settings.system,
   path: pathTo(messages, conversation.leaf).map(({ role, text, files }) => ({ role, text, files })),
   ends: messages.map(({ end }) => end),
+  json: messages.map(({ isJSON }) => isJSON),
 })
 
 test('JSON brings back everything, under new ids', () => {

@@ -16,6 +16,7 @@ export interface ChatBody {
   repetition_penalty?: number
   max_tokens?: number
   seed?: number
+  response_format?: { type: 'json_object' }
   continue_final_message?: boolean
   add_generation_prompt?: boolean
 }

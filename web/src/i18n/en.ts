@@ -131,7 +131,7 @@ export const en = {
   'settings.none': 'no limit',
   'settings.random': 'random',
   'settings.json': 'JSON mode',
-  'settings.jsonWhy': 'This server cannot hold answers to JSON yet.',
+  'settings.jsonHint': 'Each answer is one JSON object. Say in the message what should be in it.',
   'settings.context': 'Context',
   'settings.turns': 'Turns that are sent',
   'settings.keepAll': 'Keep all that fits',

@@ -133,7 +133,7 @@ export const zh: Record<Key, string> = {
   'settings.none': '不限',
   'settings.random': '随机',
   'settings.json': 'JSON 模式',
-  'settings.jsonWhy': '此服务器暂时不能把回答限定为 JSON。',
+  'settings.jsonHint': '每个回答都是一个 JSON 对象。请在消息中说明其中应有的内容。',
   'settings.context': '上下文',
   'settings.turns': '发送的轮次数',
   'settings.keepAll': '保留所有放得下的内容',

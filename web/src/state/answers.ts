@@ -32,7 +32,7 @@ export async function resend(message: Message, text: string, files: TextFile[]):
 export async function regenerate(message: Message): Promise<void> {
   const conversation = open.value!
   await interrupt(conversation.id)
-  const answer = message.text === '' ? emptied(message) : emptyAnswer(conversation.id, message.parent)
+  const answer = emptyAnswer(conversation, message.parent, message.text === '' ? message.id : undefined)
   void putMessages(answer)
   await changeConversation(conversation.id, { leaf: answer.id, updated: Date.now() })
   start(latest(conversation), answer)
@@ -70,7 +70,7 @@ async function ask(conversation: Conversation, parent: string | null, text: stri
     id: newId(), conversation: conversation.id, parent, role: 'user', text, created: Date.now(),
     ...(files.length > 0 ? { files } : {}),
   }
-  const answer = emptyAnswer(conversation.id, question.id)
+  const answer = emptyAnswer(conversation, question.id)
   void putMessages(question, answer)
   void changeConversation(conversation.id, { leaf: answer.id, updated: Date.now() })
   start(latest(conversation), answer)
@@ -94,12 +94,12 @@ async function withoutEmptyAnswer(conversation: Conversation): Promise<string | 
   return leaf.parent
 }
 
-function emptyAnswer(conversation: string, parent: string | null): Message {
-  return { id: newId(), conversation, parent, role: 'assistant', text: '', created: Date.now(), end: 'writing', touched: Date.now() }
-}
-
-function emptied(message: Message): Message {
-  return { ...emptyAnswer(message.conversation, message.parent), id: message.id }
+function emptyAnswer(conversation: Conversation, parent: string | null, id = newId()): Message {
+  const now = Date.now()
+  return {
+    id, conversation: conversation.id, parent, role: 'assistant', text: '', created: now, end: 'writing', touched: now,
+    ...(conversation.settings.json ? { isJSON: true } : {}),
+  }
 }
 
 /** The conversation as it stands now. */

@@ -74,6 +74,8 @@ export function chatBody(settings: Settings, path: readonly Message[]): ChatBody
   if (body.messages.at(-1)?.role === 'assistant') {
     body.continue_final_message = true
     body.add_generation_prompt = false
+  } else if (settings.json) {
+    body.response_format = { type: 'json_object' } // of a continued answer it would begin another object
   }
   return body
 }

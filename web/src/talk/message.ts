@@ -38,6 +38,7 @@ export interface Message {
   figures?: Figures
   problem?: Problem
   model?: string
+  isJSON?: boolean // asked for as a JSON object
 }
 
 /** An answer that has an unfinished text to go on from. */

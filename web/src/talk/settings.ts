@@ -8,6 +8,7 @@ export interface Settings {
   repetitionPenalty: number | null
   maxTokens: number | null
   seed: number | null
+  json: boolean // answers are one JSON object each
   turns: number
   keepAll: boolean
 }
@@ -31,6 +32,7 @@ export const DEFAULTS: Settings = {
   ...PRESETS.server,
   maxTokens: null,
   seed: null,
+  json: false,
   turns: 5,
   keepAll: false,
 }
@@ -59,6 +61,7 @@ export function readSettings(value: unknown): Settings {
     repetitionPenalty: number('repetitionPenalty', 0.1, 2),
     maxTokens: number('maxTokens', 1, 1e6),
     seed: number('seed', 0, 2 ** 32),
+    json: found.json === true,
     turns: Math.round(number('turns', 1, MAX_TURNS) ?? DEFAULTS.turns),
     keepAll: found.keepAll === true,
   }

@@ -76,6 +76,7 @@ function checkedMessage(message: Partial<Message>, now: number): Message {
   if (message.role === 'assistant') result.end = ENDS.includes(message.end ?? '') ? message.end! : 'cut'
   if (isFigures(message.figures)) result.figures = message.figures
   if (typeof message.model === 'string') result.model = message.model
+  if (message.isJSON === true) result.isJSON = true
   return result
 }
 

@@ -5,6 +5,7 @@ import { preferences } from '../state/preferences'
 import { branchOff } from '../state/transfers'
 import type { Figures, Message } from '../talk/message'
 import { statusLine } from '../talk/figures'
+import { CodeBlock } from '../text/code'
 import { Markdown } from '../text/markdown'
 import { AnswerPhase } from './AnswerPhase'
 import { Branches } from './Branches'
@@ -22,11 +23,10 @@ interface Props {
 /** An answer, written or being written. */
 export function AnswerMessage({ message, live, isLast }: Props) {
   const text = live ? live.drawn.value! : message.text
-  const { math } = preferences.value
-  const isElsewhere = !live && message.end === 'writing' // in another tab
+  const isGrowing = live !== null || message.end === 'writing' // in this tab or in another
   return (
     <article class={`answer ${live ? 'live' : ''}`} aria-label={t('answer')} aria-busy={live !== null}>
-      {text !== '' && <Markdown key={`${math}`} text={text} isGrowing={live !== null || isElsewhere} withMath={math} />}
+      {text !== '' && <Text text={text} isJSON={message.isJSON === true} isGrowing={isGrowing} />}
       {live ? <AnswerPhase answer={live} /> : <Ending message={message} isLast={isLast} />}
       <div class="below">
         <FigureLine figures={live ? (live.phase.value === 'writing' ? live.figures.value! : undefined) : message.figures} />
@@ -34,6 +34,12 @@ export function AnswerMessage({ message, live, isLast }: Props) {
       </div>
     </article>
   )
+}
+
+function Text({ text, isJSON, isGrowing }: { text: string; isJSON: boolean; isGrowing: boolean }) {
+  const { math } = preferences.value
+  if (!isJSON) return <Markdown key={`${math}`} text={text} isGrowing={isGrowing} withMath={math} />
+  return <div class="markdown json"><CodeBlock text={text} language="json" isOpen={isGrowing} /></div>
 }
 
 function FigureLine({ figures }: { figures: Figures | undefined }) {

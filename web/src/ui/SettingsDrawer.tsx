@@ -24,7 +24,7 @@ export function SettingsDrawer({ onClose }: { onClose: () => void }) {
 }
 
 function Answers() {
-  const { system, preset, temperature, topP, maxTokens, seed } = settings.value
+  const { system, preset, temperature, topP, maxTokens, seed, json } = settings.value
   return (
     <section>
       <label class="setting">
@@ -47,7 +47,7 @@ function Answers() {
       <Slider label={t('settings.topP')} value={topP} most={1} usual={0.8} onChange={(value) => void changeSettings({ topP: value })} />
       <NumberField label={t('settings.maxTokens')} value={maxTokens} least={1} none={t('settings.none')} onChange={(value) => void changeSettings({ maxTokens: value })} />
       <NumberField label={t('settings.seed')} value={seed} least={0} none={t('settings.random')} onChange={(value) => void changeSettings({ seed: value })} />
-      <Switch label={t('settings.json')} isOn={false} hint={t('settings.jsonWhy')} disabled />
+      <Switch label={t('settings.json')} hint={t('settings.jsonHint')} isOn={json} onChange={(isOn) => void changeSettings({ json: isOn })} />
     </section>
   )
 }

@@ -57,18 +57,17 @@ interface SwitchProps {
   label: string
   isOn: boolean
   hint?: string
-  disabled?: boolean
-  onChange?: (isOn: boolean) => void
+  onChange: (isOn: boolean) => void
 }
 
-export function Switch({ label, isOn, hint, disabled = false, onChange }: SwitchProps) {
+export function Switch({ label, isOn, hint, onChange }: SwitchProps) {
   const id = useId()
   return (
     <div class="setting">
       <label class="switch">
         <input
-          type="checkbox" role="switch" checked={isOn} disabled={disabled} aria-describedby={hint ? id : undefined}
-          onChange={(event) => onChange?.(event.currentTarget.checked)}
+          type="checkbox" role="switch" checked={isOn} aria-describedby={hint ? id : undefined}
+          onChange={(event) => onChange(event.currentTarget.checked)}
         />
         <span>{label}</span>
       </label>
