@@ -70,11 +70,12 @@ struct PyTensorSource {
 };
 
 nb::list step(Model& model, const Array<std::int32_t, 1>& tokens, const Array<std::int32_t, 1>& lengths,
-              const Array<std::int32_t, 1>& starts, const Array<std::int32_t, 2>& block_tables, nb::sequence samplers) {
-  const Batch batch = make_batch(tokens, lengths, starts, block_tables);
-  std::vector<const Sampler*> pointers;
-  for (nb::handle sampler : samplers)
-    pointers.push_back(sampler.is_none() ? nullptr : nb::cast<const Sampler*>(sampler));
+              const Array<std::int32_t, 1>& starts, const Array<std::int32_t, 2>& block_tables, nb::sequence samplers,
+              const std::optional<Array<std::int32_t, 1>>& proposed) {
+  Batch batch = make_batch(tokens, lengths, starts, block_tables);
+  if (proposed) batch.proposed = {proposed->data(), proposed->size()};
+  std::vector<Sampler*> pointers;
+  for (nb::handle sampler : samplers) pointers.push_back(sampler.is_none() ? nullptr : nb::cast<Sampler*>(sampler));
   std::vector<Model::Draw> drawn;
   {
     nb::gil_scoped_release release;
@@ -82,10 +83,10 @@ nb::list step(Model& model, const Array<std::int32_t, 1>& tokens, const Array<st
   }
   nb::list results;
   for (Model::Draw& draw : drawn) {
-    if (draw.token) {
-      results.append(std::move(*draw.token));
-    } else if (draw.error.empty()) {
-      results.append(nb::none());
+    if (draw.error.empty()) {
+      nb::list sampled;
+      for (SampledToken& token : draw.tokens) sampled.append(std::move(token));
+      results.append(sampled);
     } else {
       results.append(draw.error);
     }
@@ -284,7 +285,8 @@ NB_MODULE(_native, m) {
             self.load(sources, parsed, interleaved_rope);
           },
           "tensors"_a, "quantization"_a, "interleaved_rope"_a)
-      .def("step", &step, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "samplers"_a)
+      .def("step", &step, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "samplers"_a,
+           "proposed"_a = nb::none())
       .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "best_needed"_a = 0)
       .def("copy_block", &Model::copy_block, "source"_a, "destination"_a)
       .def("release_kv", &Model::release_kv)

@@ -84,9 +84,9 @@ void Model::allocate_scratch() {
   scratch_.x = allocate_activations(config_.max_step_tokens, config_.hidden_size);
   scratch_.x_attn = allocate_activations(config_.max_step_tokens, config_.query_size());
   scratch_.x_mlp = allocate_activations(config_.max_step_tokens, config_.intermediate_size);
-  const int head_rows = std::max(config_.max_step_sequences, kLogitRows);
+  const int head_rows = std::max(most_logit_rows(), kLogitRows);
   scratch_.x_head = allocate_activations(head_rows, config_.hidden_size);
-  scratch_.logits = scratch_arena_.allocate<float>(std::size_t(config_.max_step_sequences) * config_.vocab_size);
+  scratch_.logits = scratch_arena_.allocate<float>(std::size_t(most_logit_rows()) * config_.vocab_size);
   const std::size_t tiles = (config_.vocab_size + kTileRows - 1) / kTileRows;
   scratch_.screen = {scratch_arena_.allocate<float>(std::size_t(head_rows) * config_.hidden_size / kGroup),
                      scratch_arena_.allocate<float>(head_rows * tiles),
@@ -306,17 +306,53 @@ std::vector<int> Model::screened_best(std::vector<int> best) const {
   return best;
 }
 
-std::vector<Model::Draw> Model::step(const Batch& batch, std::span<const Sampler* const> samplers) {
+void Model::check(const Batch& batch, std::span<Sampler* const> samplers) const {
   check(batch);
   require(samplers.size() == batch.lengths.size(), "samplers must have one entry a sequence");
+  require(batch.proposed.empty() || batch.proposed.size() == samplers.size(),
+          "proposed must have one entry a sequence");
+  int rows = 0;
+  for (int s = 0; s < batch.sequences(); ++s) {
+    const int proposals = batch.proposals(s);
+    require(proposals >= 0 && proposals < batch.lengths[s],
+            "proposed[" + std::to_string(s) + "] must be at least 0 and less than its length");
+    require(proposals == 0 || samplers[s], "sequence " + std::to_string(s) + " has proposals but no sampler");
+    rows += samplers[s] ? 1 + proposals : 0;
+  }
+  require(rows <= most_logit_rows(),
+          "a step takes at most " + std::to_string(most_logit_rows()) + " draws, not " + std::to_string(rows));
+}
+
+void Model::draw(const Drawing& drawing, Sampler& sampler, Draw& drawn) const {
+  for (std::size_t i = 0; i <= drawing.proposed.size(); ++i) {
+    float* logits = scratch_.logits + (drawing.first_row + i) * config_.vocab_size;
+    try {
+      drawn.tokens.push_back(sampler.draw(logits, drawing.position + i, kernels_));
+    } catch (const std::runtime_error& error) {
+      if (drawn.tokens.empty()) drawn.error = error.what();
+      return;
+    }
+    const std::int32_t token = drawn.tokens.back().token;
+    sampler.accept(token);
+    if (i < drawing.proposed.size() && token != drawing.proposed[i]) return;
+  }
+}
+
+std::vector<Model::Draw> Model::step(const Batch& batch, std::span<Sampler* const> samplers) {
+  check(batch, samplers);
   plan(batch);
-  std::vector<int> rows, sequences, best;  // of hidden, and their sequences, that need logits; how many of the largest
+  std::vector<int> rows, best;  // of hidden that need logits; how many of the largest
+  std::vector<Drawing> drawings;
   for (int s = 0, end = 0; s < batch.sequences(); ++s) {
     end += batch.lengths[s];
     if (!samplers[s]) continue;
-    rows.push_back(end - 1);
-    sequences.push_back(s);
-    best.push_back(samplers[s]->best_needed());
+    const int proposals = batch.proposals(s);
+    const std::uint64_t position = std::uint64_t(batch.starts[s]) + batch.lengths[s] - proposals;
+    drawings.push_back({s, int(rows.size()), position, batch.tokens.subspan(end - proposals, proposals)});
+    for (int i = 0; i <= proposals; ++i) {
+      rows.push_back(end - proposals - 1 + i);
+      best.push_back(samplers[s]->best_needed(i));
+    }
   }
   best = screened_best(std::move(best));
   std::vector<Draw> drawn(batch.sequences());
@@ -325,14 +361,9 @@ std::vector<Model::Draw> Model::step(const Batch& batch, std::span<const Sampler
     for (int i = 0; i < config_.num_layers; ++i) layer(member, batch, i);
     if (rows.empty()) return;
     head(member, rows, best, scratch_.logits);
-    team_.for_chunks(member, int(rows.size()), [&](int i) {
-      const int s = sequences[i];
-      try {
-        drawn[s].token = samplers[s]->draw(scratch_.logits + std::size_t(i) * config_.vocab_size,
-                                           std::uint64_t(batch.starts[s]) + batch.lengths[s], kernels_);
-      } catch (const std::runtime_error& error) {
-        drawn[s].error = error.what();
-      }
+    team_.for_chunks(member, int(drawings.size()), [&](int i) {
+      const int s = drawings[i].sequence;
+      draw(drawings[i], *samplers[s], drawn[s]);
     });
   });
   return drawn;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -66,13 +67,16 @@ class Model {
   // std::runtime_error for one that cannot be read.
   void load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope);
 
-  // Runs the batch and draws the next token of every sequence with a sampler (null: it only fills its cache). A draw
-  // that fails, because of NaN logits or since nothing is allowed, leaves the other sequences alone.
+  // Runs the batch and draws the next token of every sequence with a sampler (null: it only fills its cache), which
+  // accepts it. Where tokens are proposed, the draw after the last token before them must give the first of them, then
+  // the next draw counts too, and so on: up to one token more than were proposed, the same as one at a time. A draw
+  // that fails, because of NaN logits or since nothing is allowed, leaves the other sequences alone; its error is told
+  // where it is the first of the sequence.
   struct Draw {
-    std::optional<SampledToken> token;
+    std::vector<SampledToken> tokens;
     std::string error;
   };
-  std::vector<Draw> step(const Batch& batch, std::span<const Sampler* const> samplers);
+  std::vector<Draw> step(const Batch& batch, std::span<Sampler* const> samplers);
 
   // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size]; where screens() and best_needed > 0
   // perhaps only that many of the largest, −inf for others.
@@ -106,13 +110,23 @@ class Model {
     Activations x_attn;                     // [T][query]
     Activations x_mlp;                      // [T][intermediate]
     Activations x_head;                     // [head rows][hidden]
-    float* logits;                          // [max_step_sequences][vocab]
+    float* logits;                          // [most_logit_rows][vocab]
     Screen screen;                          // of [head rows]
     std::vector<float*> tile_buffers;       // a member's kTileBuffer floats
     std::vector<float*> attention_buffers;  // a member's attention_member_scratch() floats
   };
 
+  // What a sequence draws in a step: a token from each of 1 + proposed rows of logits, while it confirms what was
+  // proposed.
+  struct Drawing {
+    int sequence, first_row;
+    std::uint64_t position;  // of the first token drawn
+    std::span<const std::int32_t> proposed;
+  };
+
   void check(const Batch& batch) const;
+  void check(const Batch& batch, std::span<Sampler* const> samplers) const;
+  int most_logit_rows() const { return std::max(config_.max_step_sequences, kRowBlock); }
   void allocate_scratch();
   Activations allocate_activations(int rows, int cols);
   void plan(const Batch& batch);
@@ -126,6 +140,7 @@ class Model {
   void attend(int member, int index);
   void add_projection(int member, const PackedMatrix& w, const Activations& x);
   void gate_up(int member, const LayerWeights& w);
+  void draw(const Drawing& drawing, Sampler& sampler, Draw& drawn) const;
   void head(int member, std::span<const int> rows, std::span<const int> best, float* logits);
   std::vector<int> screened_best(std::vector<int> best) const;
 

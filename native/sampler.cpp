@@ -312,13 +312,13 @@ bool Sampler::adjusts() const {
          !params_.logit_bias.empty() || !allowed_.empty();
 }
 
-int Sampler::best_needed() const {
+int Sampler::best_needed(int unseen) const {
   const SamplingParams& p = params_;
   const bool raises = p.repetition_penalty < 1 || p.frequency_penalty < 0 || p.presence_penalty < 0;
   if (raises || !p.logit_bias.empty() || !allowed_.empty() || p.logprobs >= 0) return 0;
   const int drawn_from = p.temperature <= kGreedyTemperature ? 1 : p.top_k;
   if (drawn_from <= 0) return 0;
-  const std::size_t needed = std::size_t(drawn_from) + (adjusts() ? output_counts_.size() : 0);
+  const std::size_t needed = std::size_t(drawn_from) + (adjusts() ? output_counts_.size() + unseen : 0);
   return needed < std::size_t(usable_vocab_) ? int(needed) : 0;
 }
 

@@ -45,9 +45,9 @@ class Sampler {
   // Bit t of the mask allows token t; words beyond the mask forbid. An empty mask allows all again.
   void allow(const std::uint32_t* words, int count);
   // How many of the largest logits decide the draw: 1 for greedy, top_k for top-k, and one more for every token seen
-  // where penalties lower those; 0 when all may (penalties that raise, bias, grammar mask, log-probabilities, no
-  // top-k). The others may be anything smaller, −inf too.
-  int best_needed() const;
+  // where penalties lower those, `unseen` of which are still to be accepted; 0 when all may (penalties that raise,
+  // bias, grammar mask, log-probabilities, no top-k). The others may be anything smaller, −inf too.
+  int best_needed(int unseen = 0) const;
   int vocab_size() const { return vocab_; }
 
   // Draws from logits[vocab], which it changes. The draw is a function of (logits, params, tokens seen, mask, seed,

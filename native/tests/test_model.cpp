@@ -144,15 +144,15 @@ std::uint64_t hash(const void* data, std::size_t bytes) {  // FNV-1a
 std::vector<std::int32_t> greedy(Model& model, std::vector<std::int32_t> tokens, int count) {
   SamplingParams params;
   params.temperature = 0;
-  const Sampler sampler(params, kVocab, kVocab);
-  const Sampler* const samplers[] = {&sampler};
+  Sampler sampler(params, kVocab, kVocab);
+  Sampler* const samplers[] = {&sampler};
   const auto blocks = table(0);
   std::vector<std::int32_t> next = tokens;
   int start = 0;
   for (int i = 0; i < count; ++i) {
     const std::vector<std::int32_t> lengths{std::int32_t(next.size())}, starts{start};
     start += int(next.size());
-    next = {model.step({next, lengths, starts, blocks, int(blocks.size())}, samplers)[0].token->token};
+    next = {model.step({next, lengths, starts, blocks, int(blocks.size())}, samplers)[0].tokens[0].token};
     tokens.push_back(next[0]);
   }
   return tokens;
@@ -219,10 +219,10 @@ TEST_CASE("tokens drawn in a mixed step equal those drawn alone") {
   SamplingParams params;
   params.temperature = 1.3f;
   params.seed = 42;
-  const Sampler sampler(params, kVocab, kVocab);
+  Sampler sampler(params, kVocab, kVocab), other = sampler;
   const auto a = prompt(20, 5), b = prompt(33, 6);
   const auto step = [&](const std::vector<std::int32_t>& tokens, std::vector<std::int32_t> lengths,
-                        std::vector<const Sampler*> samplers, std::vector<int> sequences) {
+                        std::vector<Sampler*> samplers, std::vector<int> sequences) {
     std::vector<std::int32_t> tables, starts(lengths.size(), 0);
     for (const int s : sequences) {
       const auto blocks = table(s);
@@ -234,20 +234,92 @@ TEST_CASE("tokens drawn in a mixed step equal those drawn alone") {
   const auto alone_b = step(b, {33}, {&sampler}, {1});
   auto both = a;
   both.insert(both.end(), b.begin(), b.end());
-  const auto together = step(both, {20, 33}, {&sampler, &sampler}, {2, 3});
-  CHECK(together[0].token->token == alone_a[0].token->token);
-  CHECK(together[1].token->token == alone_b[0].token->token);
+  const auto together = step(both, {20, 33}, {&sampler, &other}, {2, 3});
+  CHECK(together[0].tokens[0].token == alone_a[0].tokens[0].token);
+  CHECK(together[1].tokens[0].token == alone_b[0].tokens[0].token);
   const auto one = step(both, {20, 33}, {nullptr, &sampler}, {2, 3});
-  CHECK(!one[0].token);
+  CHECK(one[0].tokens.empty());
   CHECK(one[0].error.empty());
 
   Sampler forbidden(params, kVocab, kVocab);
   const std::vector<std::uint32_t> nothing((kVocab + 31) / 32, 0);
   forbidden.allow(nothing.data(), int(nothing.size()));
   const auto failed = step(both, {20, 33}, {&forbidden, &sampler}, {2, 3});
-  CHECK(!failed[0].token);
+  CHECK(failed[0].tokens.empty());
   CHECK(!failed[0].error.empty());
-  CHECK(failed[1].token->token == alone_b[0].token->token);
+  CHECK(failed[1].tokens[0].token == alone_b[0].tokens[0].token);
+}
+
+// Draws `count` tokens after a prompt, guessing the next `guesses` of them from `text` in every step: those before
+// `right` as they are there, the last one wrong where `spoilt`.
+std::vector<std::int32_t> draw_with_guesses(Model& model, SamplingParams params, const std::vector<std::int32_t>& first,
+                                            int count, const std::vector<std::int32_t>& text, int guesses,
+                                            bool spoilt) {
+  Sampler sampler(params, kVocab, kVocab);
+  sampler.see_prompt(first.data(), int(first.size()));
+  Sampler* const samplers[] = {&sampler};
+  const auto blocks = table(0);
+  std::vector<std::int32_t> tokens = first;
+  int computed = 0;
+  while (int(tokens.size()) < int(first.size()) + count) {
+    const std::vector<std::int32_t> starts{computed};
+    std::vector<std::int32_t> next(tokens.begin() + computed, tokens.end());
+    const int known = int(next.size()), wanted = computed == 0 ? 0 : guesses;
+    for (int i = 0; i < wanted && tokens.size() + i < text.size(); ++i) next.push_back(text[tokens.size() + i]);
+    const std::vector<std::int32_t> proposed{std::int32_t(next.size()) - known};
+    if (spoilt && proposed[0]) next.back() = (next.back() + 1) % kVocab;
+    const std::vector<std::int32_t> lengths{std::int32_t(next.size())};
+    const auto drawn = model.step({next, lengths, starts, blocks, int(blocks.size()), proposed}, samplers)[0].tokens;
+    REQUIRE(!drawn.empty());
+    REQUIRE(int(drawn.size()) <= proposed[0] + 1);
+    computed += known + int(drawn.size()) - 1;
+    for (const SampledToken& one : drawn) tokens.push_back(one.token);
+  }
+  tokens.resize(first.size() + count);
+  return tokens;
+}
+
+TEST_CASE("guesses change no token, right or wrong") {
+  auto model = load(2);
+  const auto first = prompt(20, 5);
+  std::vector<SamplingParams> all(4);
+  all[0].temperature = 0;
+  all[1].temperature = 1.3f;
+  all[1].seed = 7;
+  all[2].temperature = 0.8f;
+  all[2].top_k = 20;
+  all[2].repetition_penalty = 1.3f;
+  all[3].temperature = 0;
+  all[3].frequency_penalty = 1.5f;
+  all[3].presence_penalty = 0.5f;
+  all[3].logprobs = 2;
+  for (const SamplingParams& params : all) {
+    const auto plain = draw_with_guesses(*model, params, first, 40, {}, 0, false);
+    for (const int guesses : {1, 2, 3}) {
+      CHECK(draw_with_guesses(*model, params, first, 40, plain, guesses, false) == plain);
+      CHECK(draw_with_guesses(*model, params, first, 40, plain, guesses, true) == plain);
+    }
+  }
+}
+
+TEST_CASE("bad guesses are refused by name") {
+  auto model = load(1);
+  Sampler sampler(SamplingParams{}, kVocab, kVocab);
+  const std::vector<std::int32_t> tokens{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, lengths{10}, starts{0}, blocks = table(0);
+  const auto message = [&](std::vector<Sampler*> samplers, std::vector<std::int32_t> proposed) -> std::string {
+    try {
+      model->step({tokens, lengths, starts, blocks, int(blocks.size()), proposed}, samplers);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(message({&sampler}, {10}).find("proposed[0] must be at least 0 and less than its length") == 0);
+  CHECK(message({&sampler}, {-1}).find("proposed[0]") == 0);
+  CHECK(message({nullptr}, {1}).find("no sampler") != std::string::npos);
+  CHECK(message({&sampler}, {1, 1}).find("one entry a sequence") != std::string::npos);
+  CHECK(message({&sampler}, {9}).find("at most 8 draws, not 10") != std::string::npos);
+  CHECK(message({&sampler}, {7}).empty());
 }
 
 TEST_CASE("a bad batch is refused by name and changes nothing") {

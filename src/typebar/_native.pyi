@@ -101,14 +101,17 @@ class Model:
         starts: npt.NDArray[np.int32],
         block_tables: npt.NDArray[np.int32],
         samplers: Sequence[Sampler | None],
-    ) -> list[SampledToken | str | None]:
+        proposed: npt.NDArray[np.int32] | None = None,
+    ) -> list[list[SampledToken] | str]:
         """Runs a ragged batch of `len(lengths)` sequences.
 
         tokens [sum(lengths)] is the sequences' new tokens end to end; sequence s has lengths[s] of them from position
         starts[s] on, and its KV blocks in block_tables [s, at least ceil((starts[s] + lengths[s]) / 16)]. A sequence
-        with a sampler draws the token that follows its last one; with None it only fills its cache.
-        A str in place of a token says why nothing could be drawn: logits that are not finite, or no token allowed.
-        Raises ValueError for a bad argument.
+        with a sampler, one of its own, draws the token that follows its last one, and the sampler accepts it; with None
+        it only fills its cache. The last proposed[s] of its tokens are guesses: it draws what follows the token before
+        them, and goes on as long as what it drew is what was guessed, at most one token beyond them.
+        Returns what each sequence drew, or a str that says why it could not: logits that are not finite, or no token
+        allowed. Raises ValueError for a bad argument.
         """
 
     def logits(

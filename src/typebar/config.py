@@ -7,6 +7,7 @@ from typebar.errors import ParameterError
 
 QUANTIZATIONS = ("keep", "q8", "q4", "f32")
 DEFAULT_MAX_MODEL_LEN = 4096
+MOST_GUESSES = 3  # and the token before them are 4, which the kernels compute together
 
 # How Qwen's authors sample for conversation (generation_config.json of Qwen2.5-Instruct). `typebar run` and `chat` use
 # it where no flag says otherwise; the Python API has vLLM's neutral defaults instead.
@@ -26,6 +27,7 @@ class EngineConfig:
     kv_memory: bytes for keys and values; None: four full contexts, or what is free. Taken as it is used.
     isa: instruction set of the kernels; "": the best that the processor has.
     screened_head: read half of an 8-bit output layer where a draw needs no more of it; see docs/numerics.md.
+    num_speculative_tokens: guesses that a step checks beside a token, 0 to 3, while few requests run; changes no token.
     """
 
     max_model_len: int | None = None
@@ -38,6 +40,7 @@ class EngineConfig:
     kv_memory: int | None = None
     isa: str = ""
     screened_head: bool = True
+    num_speculative_tokens: int = MOST_GUESSES
 
     def __post_init__(self) -> None:
         for field in ("max_model_len", "threads", "kv_memory"):
@@ -48,6 +51,9 @@ class EngineConfig:
         least = self.max_num_seqs + 16
         self._check("max_step_tokens", least <= self.max_step_tokens <= 8192, f"{least} (max_num_seqs + 16) to 8192")
         self._check("step_ms", not isinstance(self.step_ms, bool) and 1 <= self.step_ms <= 10_000, "1 to 10000")
+        guesses = self.num_speculative_tokens
+        is_number = isinstance(guesses, int) and not isinstance(guesses, bool)
+        self._check("num_speculative_tokens", is_number and 0 <= guesses <= MOST_GUESSES, f"0 to {MOST_GUESSES}")
         self._check("quantization", self.quantization in QUANTIZATIONS, f"one of {', '.join(QUANTIZATIONS)}")
         for field in ("max_model_len", "default_max_model_len"):
             self._check(field, getattr(self, field) != 1, "at least 2, for one token of prompt and one of answer")

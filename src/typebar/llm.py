@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from typebar.config import EngineConfig
+from typebar.config import MOST_GUESSES, EngineConfig
 from typebar.engine.engine import Engine
 from typebar.engine.generation import Generation
 from typebar.engine.params import SamplingParams
@@ -56,6 +56,8 @@ class LLM:
         max_num_seqs: int = 16,
         kv_memory: int | None = None,
         isa: str = "",
+        screened_head: bool = True,
+        num_speculative_tokens: int = MOST_GUESSES,
         **other: Any,
     ) -> None:
         if unknown := sorted(other.keys() - WITHOUT_MEANING):
@@ -69,6 +71,8 @@ class LLM:
             max_num_seqs=max_num_seqs,
             kv_memory=kv_memory,
             isa=isa,
+            screened_head=screened_head,
+            num_speculative_tokens=num_speculative_tokens,
         )
         SamplingParams(seed=seed)
         from typebar.model.download import resolve_model

@@ -9,6 +9,7 @@ JOB = {
     "metrics": ["ttft_ms_32", "warm_ttft_ms", "shared_ttft_ms", "p95_ttft_ms_4"],
     "tokens": [7] * 4096,
     "chats": [[1] * 20 for _ in range(8)],
+    "edit": [1] * 40,
 }
 
 

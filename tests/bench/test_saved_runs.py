@@ -27,7 +27,6 @@ COMPARISON = {
 LADDER = {
     "machine": {"cpu": "a processor"},
     "model": "small.gguf",
-    "left_out": "speculation",
     "steps": [
         {
             "title": "transformers, float32", "quantization": None, "threads": 1, "first_token_ms": 50.0,

@@ -82,7 +82,7 @@ def test_every_setting_can_come_from_everywhere(toml, certificate, tmp_path):
         "model": "m", "served_model_name": ("a", "b"), "strict_model": True, "quantization": "q8", "max_model_len": 77,
         "threads": 1, "max_num_seqs": 3, "max_queue": 0, "kv_memory": 1 << 30, "step_ms": 33.5, "request_timeout": 9.0,
         "stall_timeout": 8.0, "drain": 0.0, "host": "::1", "port": 0, "max_body": 4096, "read_timeout": 1.0,
-        "write_timeout": 2.0, "sse_ping": 3.0, "api_key": ("k1",), "api_key_file": str(keys),
+        "num_speculative_tokens": 1, "write_timeout": 2.0, "sse_ping": 3.0, "api_key": ("k1",), "api_key_file": str(keys),
         "allowed_host": ("h.example", "::1", "[::1]:80", "h:81"), "cors_origin": ("*", "tauri://localhost"),
         "ssl_certfile": cert, "ssl_keyfile": key, "temperature": 0.1, "top_p": 0.2, "top_k": 3,
         "min_p": 0.4, "repetition_penalty": 1.2, "max_tokens": 5, "log_format": "json", "log_level": "debug",

@@ -26,20 +26,30 @@ class PaperCache:
         self.slots = np.full((blocks, BLOCK_TOKENS), EMPTY, np.int64)
         self.vocabulary = vocabulary
 
-    def run(self, plan: Plan) -> list[int | None]:
-        """Compute a plan, in the order of the core: copies, all writes, all reads."""
+    def run(self, plan: Plan) -> list[list[int]]:
+        """Compute a plan, in the order of the core: copies, all writes, all reads, all draws."""
         for source, destination in plan.copies:
             self.slots[destination] = self.slots[source]
-        ends = [self._write(request, tokens) for request, tokens in zip(plan.requests, plan.counts, strict=True)]
+        prefixes = [self._write(request, tokens) for request, tokens in zip(plan.requests, plan.counts, strict=True)]
         for request, tokens in zip(plan.requests, plan.counts, strict=True):
             self._read(request, request.computed + tokens)
+        return [self._draw(request, after) for request, after in zip(plan.requests, prefixes, strict=True)]
+
+    def _draw(self, request, prefixes: list[int]) -> list[int]:
+        """The token after the last that is known, and those after guesses as long as these are right."""
         drawn = []
-        for request, tokens, end in zip(plan.requests, plan.counts, ends, strict=True):
-            drawn.append(draw(end, self.vocabulary) if request.computed + tokens == request.length else None)
+        if request.computed + len(prefixes) < request.length:
+            return drawn
+        guesses = request.tokens[request.length : request.length + request.proposed].tolist()
+        for prefix, guess in zip(prefixes[len(prefixes) - 1 - request.proposed :], [*guesses, None], strict=True):
+            drawn.append(draw(prefix, self.vocabulary))
+            if drawn[-1] != guess:
+                break
         return drawn
 
-    def _write(self, request, tokens: int) -> int:
-        table, value = request.lease.table, EMPTY
+    def _write(self, request, tokens: int) -> list[int]:
+        """What stands for the prefixes that end with each of the new tokens."""
+        table, value, prefixes = request.lease.table, EMPTY, []
         if request.computed:
             block, offset = divmod(request.computed - 1, BLOCK_TOKENS)
             value = int(self.slots[table[block], offset])
@@ -48,7 +58,8 @@ class PaperCache:
             assert position // BLOCK_TOKENS >= len(request.lease.nodes), "a shared block was written"
             value = prefix_hash(value, int(request.tokens[position]))
             self.slots[table[position // BLOCK_TOKENS], position % BLOCK_TOKENS] = value
-        return value
+            prefixes.append(value)
+        return prefixes
 
     def _read(self, request, end: int) -> None:
         value = EMPTY

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from paper_cache import PaperCache, solo_answer, step
 
 from typebar.engine.blocks import BLOCK_TOKENS, BlockPool, blocks_for
+from typebar.engine.draft import ROWS, Draft
 from typebar.engine.pace import STRIDE
 from typebar.engine.params import SamplingParams
 from typebar.engine.prefix import PrefixCache
@@ -63,10 +64,12 @@ class Traffic(RuleBasedStateMachine):
         max_tokens=st.integers(1, 60),
         share=st.integers(0, 9).map(bool),
         salt=st.sampled_from([None, None, None, "a"]),
+        guess=st.booleans(),
     )
-    def submit(self, start, tail, max_tokens, share, salt):
+    def submit(self, start, tail, max_tokens, share, salt, guess):
         prompt = (start + tail)[: self.max_model_len - 1] or [0]
         new = request(prompt, max_tokens, self.max_model_len, cache_prompt=share, cache_salt=salt)
+        new.draft = Draft() if guess else None
         self.scheduler.add(new)
         self.alive.append(new)
 
@@ -325,3 +328,59 @@ def test_request_that_can_never_fit_is_refused():
     scheduler, _ = make(blocks=4)
     with pytest.raises(ValueError, match="do not fit the KV cache of 4 blocks"):
         scheduler.add(request([0] * 50, max_tokens=50))
+
+
+def guessing(prompt, **settings):
+    new = request(prompt, **settings)
+    new.draft = Draft()
+    return new
+
+
+def test_guesses_that_come_true_save_steps_and_change_nothing():
+    scheduler, cache = make()
+    cache.vocabulary = 2  # the hash repeats itself soon
+    new = guessing([0, 1] * 10, max_tokens=400, max_model_len=1024)
+    scheduler.add(new)
+    steps = 0
+    while scheduler.running or scheduler.waiting:
+        step(scheduler, cache)
+        scheduler.check()
+        steps += 1
+        assert new.length <= new.max_length
+    assert steps < 350
+    assert answer(new) == solo_answer([0, 1] * 10, 400, 2)
+
+
+def test_two_requests_guess_less_and_three_nothing():
+    scheduler, cache = make(max_step_tokens=512)
+    for number in range(1, 4):
+        scheduler.add(guessing([number % 3] * 40, max_tokens=60))
+        while any(new.remaining > 1 for new in scheduler.running) or scheduler.waiting:
+            step(scheduler, cache)
+        for new in scheduler.running:
+            new.draft = Draft()
+        plan = scheduler.schedule()
+        assert max(plan.counts) <= ROWS // number
+        assert sum(plan.counts) <= ROWS
+        scheduler.update(plan, cache.run(plan), 1.0)
+
+
+def test_nobody_guesses_beside_a_prompt():
+    scheduler, cache = make(blocks=600, max_step_tokens=64)
+    talker = guessing([0] * 40, max_tokens=60)
+    scheduler.add(talker)
+    step(scheduler, cache)
+    scheduler.add(guessing([1] * 3000, max_model_len=9600))
+    for _ in range(10):
+        plan = scheduler.schedule()
+        assert plan.counts[plan.requests.index(talker)] == 1
+        scheduler.update(plan, cache.run(plan), 1.0)
+
+
+def test_guess_never_goes_beyond_the_last_token():
+    scheduler, cache = make()
+    for tokens in range(1, 8):
+        new = guessing([0] * 40, max_tokens=tokens)
+        scheduler.add(new)
+        run_all(scheduler, cache)
+        assert new.num_output == tokens

@@ -20,6 +20,7 @@ STATS = Stats(
     running=2, waiting=1, preemptions=1, kv_blocks=100, free_blocks=60, available_blocks=70, cached_blocks=20,
     decode_ms=20.0, prefill_ms_per_token=2.0, steps=50, step_ended=1.0, requests=5, prompt_tokens=400,
     cached_tokens=160, queried_tokens=390, generated_tokens=90,
+    proposed_tokens=30, accepted_tokens=12,
     finished={"stop": 2, "length": 1, "abort": 0, "error": 0},
 )  # fmt: skip
 RECORD = RequestRecord(
@@ -31,7 +32,7 @@ VLLM = {
     "gauge": ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"),
     "counter": (
         "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens",
-        "request_success",
+        "request_success", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
     ),
     "histogram": (
         "request_prompt_tokens", "request_generation_tokens", "request_params_n", "request_params_max_tokens",
@@ -125,6 +126,8 @@ def test_values_of_the_engine() -> None:
         "vllm:num_preemptions_total": 1,
         "vllm:prompt_tokens_total": 400,
         "vllm:generation_tokens_total": 90,
+        "vllm:spec_decode_num_draft_tokens_total": 30,
+        "vllm:spec_decode_num_accepted_tokens_total": 12,
     }
     for name, number in expected.items():
         assert value(series, name, model_name="qwen") == pytest.approx(number)

@@ -116,10 +116,10 @@ void replay(const Job& job) {
 
   SamplingParams greedy;
   greedy.temperature = 0;
-  const Sampler sampler(greedy, config.vocab_size, config.usable_vocab);
-  const Sampler* samplers[] = {&sampler};
+  Sampler sampler(greedy, config.vocab_size, config.usable_vocab);
+  Sampler* samplers[] = {&sampler};
   for (int i = 0; i < job.integer("generate"); ++i) {
-    const std::int32_t drawn = model.step(batch(), samplers)[0].token->token;
+    const std::int32_t drawn = model.step(batch(), samplers)[0].tokens[0].token;
     std::printf("%d ", drawn);
     start += length;
     length = 1;

@@ -18,7 +18,7 @@ from typebar.bench.engines import TYPEBAR, Engine
 from typebar.bench.machine import Watch
 from typebar.bench.metrics import BY_KEY, METRICS, Metric, ratio, summary
 from typebar.bench.process import RUN_TIMEOUT, ServerProcess, free_port
-from typebar.bench.prompts import QUESTIONS, chat
+from typebar.bench.prompts import EDIT, QUESTIONS, chat
 from typebar.errors import TypebarError
 from typebar.model.gguf import GGUFFile
 from typebar.model.names import match_tensors
@@ -35,7 +35,7 @@ Progress = Callable[[str, float], None]  # what is being done, and the share of 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every engine is given. `tokens` are ids of a mixed text, `chats` those of short questions."""
+    """What every engine is given. `tokens` are ids of a mixed text, `chats` of short questions, `edit` of EDIT."""
 
     gguf: Path
     threads: int
@@ -43,6 +43,7 @@ class Task:
     context: int
     tokens: list[int]
     chats: list[list[int]]
+    edit: list[int]
     document: str
     weight_bytes: int  # read for a token by an engine that takes the file as it is
     macs: int  # multiply-adds of a token without the output layer
@@ -67,6 +68,7 @@ class Task:
             context=min(CONTEXT, spec.context_length),
             tokens=tokens,
             chats=[template.encode(chat(question)) for question in QUESTIONS],
+            edit=template.encode(chat(EDIT)),
             document=tokenizer.decode(tokens[: min(DOCUMENT_TOKENS, spec.context_length - 148)]),
             weight_bytes=sum(len(file.raw(tensor)) for tensor in read),
             macs=sum(tensor.shape[0] * tensor.shape[1] for tensor in body),
@@ -154,7 +156,7 @@ def solo(
     """An adapter in a fresh process, `settings` being added to its job: about, and figures with `load_s`."""
     job = {
         "model": str(model), "threads": task.threads, "context": task.context, "tokens": task.tokens,
-        "chats": task.chats, "metrics": wanted, **settings,
+        "chats": task.chats, "edit": task.edit, "metrics": wanted, **settings,
     }  # fmt: skip
     command = [python, str(engine.path), json.dumps(job)]
     start = time.monotonic()

@@ -91,7 +91,8 @@ class Engine:
 
 
 def _typebar_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:
-    return serve_command(str(model), port, "--threads", str(threads), "--max-model-len", "2048")
+    flags = ("--threads", str(threads), "--max-model-len", "2048", "--num-speculative-tokens", "0")
+    return serve_command(str(model), port, *flags)
 
 
 def _llamacpp_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:

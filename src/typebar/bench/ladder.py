@@ -14,12 +14,12 @@ from typebar.bench.compare import Task, solo
 from typebar.bench.engines import RIVALS, TYPEBAR
 from typebar.bench.machine import Watch
 from typebar.bench.metrics import METRICS
+from typebar.config import MOST_GUESSES
 
 Json = dict[str, Any]
 Progress = Callable[[str, float], None]
 
 FIRST, SPEED, MEMORY = "ttft_ms_512", "decode_tps_0", "peak_rss_mb"
-LATER = "speculation"  # the engine does not have it yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Step:
     speed: str = SPEED
     memory: str = MEMORY
     screened_head: bool = False
+    num_speculative_tokens: int = 0
 
     @property
     def metrics(self) -> list[str]:
@@ -59,6 +60,8 @@ def further_steps(threads: int) -> list[Step]:
         Step("+ screened output layer", "keep", threads, screened_head=True),
         Step("+ KV kept between turns", "keep", threads, "warm_ttft_ms", "", "", True),
         Step("+ prefixes shared between users", "keep", threads, "shared_ttft_ms", "", "", True),
+        Step("a file edited", "keep", threads, "", "edit_tps", "", True),
+        Step("+ speculation", "keep", threads, "", "edit_tps", "", True, MOST_GUESSES),
         Step("+ 4 users in one batch", "keep", threads, "p95_ttft_ms_4", "aggregate_tps_4", "", True),
     ]
 
@@ -85,14 +88,14 @@ def climb(gguf: Path, threads: int, transformers: bool, quality: bool, progress:
         "model": gguf.name,
         "threads": {"best": best, "usual": _native.choose_threads()[0]},
         "steps": rows,
-        "left_out": LATER,
     }
 
 
 def _run(task: Task, step: Step) -> Json:
     engine = TYPEBAR if step.quantization else RIVALS["transformers"]
     python = engine.python() or sys.executable
-    settings = {"quantization": step.quantization, "screened_head": step.screened_head} if step.quantization else {}
+    names = ("quantization", "screened_head", "num_speculative_tokens")
+    settings = {name: getattr(step, name) for name in names} if step.quantization else {}
     model = engine.model(task.gguf, python)
     with Watch() as watch:
         about, figures = solo(engine, python, model, task, step.metrics, threads=step.threads, **settings)

@@ -35,6 +35,26 @@ CODE = (
     "Write a TypeScript function that groups an array of objects by a key, with types, and a test for it.",
     "Rewrite this shell line so that file names with spaces work:\n\nfor f in $(ls *.txt); do mv $f old/$f; done\n",
 )
+EDIT = """Here is a Python file:
+
+```python
+class Queue:
+    def __init__(self, limit):
+        self.limit = limit
+        self.items = []
+
+    def put(self, item):
+        if len(self.items) >= self.limit:
+            raise OverflowError("the queue is full")
+        self.items.append(item)
+
+    def get(self):
+        if not self.items:
+            raise LookupError("the queue is empty")
+        return self.items.pop(0)
+```
+
+Rename `limit` to `capacity` everywhere and print the whole file."""
 FOLLOW_UPS = ("Say it shorter.", "Give one example.", "请用中文再说一遍。", "What could go wrong with it?")
 DOCUMENT_TOKENS = 1200
 

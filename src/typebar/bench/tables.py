@@ -140,7 +140,6 @@ def print_ladder(console: Console, report: Json) -> None:
         disturbed = " [yellow](disturbed)[/]" if step["watch"]["disturbed"] else ""
         table.add_row(f"{step['title']}{disturbed}", str(step["threads"]), *cells, kl)
     console.print(table)
-    console.print(f"[dim]not here yet: {report['left_out']}[/]", highlight=False)
 
 
 _HARDWARE = {

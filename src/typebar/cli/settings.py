@@ -142,6 +142,10 @@ PANELS: dict[str, tuple[Setting, ...]] = {
         Setting("max_queue", "integer", "Requests that wait for their turn; more get status 429."),
         Setting("kv_memory", "size", "For keys and values. Without it: four full contexts, or what is free."),
         Setting("step_ms", "number", "How long a step may take while somebody waits for a token."),
+        Setting(
+            "num_speculative_tokens", "integer", "Tokens that a step guesses from the text so far and checks, up to 3, "
+            "while one or two requests run; they change no answer. 0: none.",
+        ),
         Setting("request_timeout", "number", "Seconds an answer may take from arrival to end; 0: no limit."),
         Setting("stall_timeout", "number", "Seconds without progress of the engine until /health says so; 0: never."),
         Setting("drain", "number", "Seconds that running answers get after SIGTERM or Ctrl-C."),

@@ -8,6 +8,7 @@ import numpy as np
 
 from typebar import _native
 from typebar.engine.blocks import BlockPool, blocks_for
+from typebar.engine.draft import Draft
 from typebar.engine.generation import Generation
 from typebar.engine.params import SamplingParams
 from typebar.engine.prefix import PrefixCache
@@ -31,6 +32,7 @@ class Engine:
         self._tokens = np.zeros(config.max_step_tokens, np.int32)
         self._lengths = np.zeros(config.max_num_seqs, np.int32)
         self._starts = np.zeros(config.max_num_seqs, np.int32)
+        self._proposed = np.zeros(config.max_num_seqs, np.int32)
         self._counters = Counters()
 
     @property
@@ -47,6 +49,9 @@ class Engine:
         if id in self._generations:
             raise ValueError(f"a request with the id {id!r} is already running")
         generation.request.timing.arrival = generation.request.timing.arrival or perf_counter()
+        guesses = self.model.config.num_speculative_tokens
+        if guesses and not generation.is_constrained:
+            generation.request.draft = Draft(guesses)
         self.scheduler.add(generation.request)
         self._generations[id] = generation
         self._counters.requests += 1
@@ -76,15 +81,17 @@ class Engine:
         now = perf_counter()
         self._counters.steps += 1
         self._counters.step_ended = now
-        tokens = [result.token if isinstance(result, _native.SampledToken) else None for result in sampled]
+        tokens = [[] if isinstance(drawn, str) else [one.token for one in drawn] for drawn in sampled]
+        self._counters.proposed_tokens += sum(request.proposed for request in plan.requests)
+        self._counters.accepted_tokens += sum(len(drawn) - 1 for drawn in tokens if drawn)
         self.scheduler.update(plan, tokens, (now - start) * 1e3)
         outputs = []
-        for generation, result in zip(generations, sampled, strict=True):
-            if isinstance(result, str):
-                outputs.append(self._close(generation, generation.end("error", result)))
-            elif result is not None:
-                self._counters.generated_tokens += 1
-                output = generation.advance(result, now)
+        for generation, drawn in zip(generations, sampled, strict=True):
+            if isinstance(drawn, str):
+                outputs.append(self._close(generation, generation.end("error", drawn)))
+            elif drawn:
+                output = generation.advance(drawn, now)
+                self._counters.generated_tokens += len(output.token_ids)
                 outputs.append(self._close(generation, output) if output.finish_reason else output)
         return outputs
 
@@ -105,13 +112,13 @@ class Engine:
             **{**counters, "finished": dict(self._counters.finished)},
         )
 
-    def _run(self, plan: Plan, generations: list[Generation]) -> list[_native.SampledToken | str | None]:
+    def _run(self, plan: Plan, generations: list[Generation]) -> list[list[_native.SampledToken] | str]:
         """The native step for a plan: tokens end to end, and each request's blocks as a row of the table."""
         for source, destination in plan.copies:
             self.model.native.copy_block(source, destination)
         samplers: list[_native.Sampler | None] = []
         count = len(plan.requests)
-        width = max(blocks_for(request.length) for request in plan.requests)
+        width = max(blocks_for(request.length + request.proposed) for request in plan.requests)
         tables = np.empty((count, width), np.int32)
         at = 0
         for row, (request, tokens) in enumerate(zip(plan.requests, plan.counts, strict=True)):
@@ -120,10 +127,13 @@ class Engine:
             self._tokens[at : at + tokens] = request.tokens[request.computed : end]
             self._lengths[row] = tokens
             self._starts[row] = request.computed
+            self._proposed[row] = request.proposed
             tables[row] = request.lease.table[:width]
-            samplers.append(generations[row].sampler if end == request.length else None)
+            samplers.append(generations[row].sampler if end >= request.length else None)
             at += tokens
-        return self.model.native.step(self._tokens[:at], self._lengths[:count], self._starts[:count], tables, samplers)
+        return self.model.native.step(
+            self._tokens[:at], self._lengths[:count], self._starts[:count], tables, samplers, self._proposed[:count]
+        )
 
     def _close(self, generation: Generation, output: Output) -> Output:
         """Forget a request whose last output is `output`."""

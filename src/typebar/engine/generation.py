@@ -1,5 +1,6 @@
 """A request with what turns its logits into tokens and its tokens into text."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -59,24 +60,33 @@ class Generation:
         """Whether the sampler's mask changes from token to token, so that it has to be set before each draw."""
         return self._is_held or self._constraint is not None
 
-    def advance(self, sampled: _native.SampledToken, now: float) -> Output:
-        """Take in the token that was drawn and appended last. Its output is final where it has a finish_reason."""
-        request, token = self.request, sampled.token
+    def advance(self, sampled: Sequence[_native.SampledToken], now: float) -> Output:
+        """Take in the tokens that were drawn and appended last; those after an end are taken back.
+
+        The output is final where it has a finish_reason.
+        """
+        request = self.request
         timing = request.timing
         timing.last_token = now
         timing.first_token = timing.first_token or now
-        self.sampler.accept(token)
-        text, finish, stop = self._read(token)
+        text, finish, stop = "", None, None
+        for number, one in enumerate(sampled, 1):
+            piece, finish, stop = self._read(one.token)
+            text += piece
+            if finish is not None:
+                request.length -= len(sampled) - number
+                sampled = sampled[:number]
+                break
         error = None
         if finish is None and self.is_constrained:
-            finish, error = self._constrain(token)
+            finish, error = self._constrain(sampled[-1].token)
         if finish is None and request.length == request.max_length:
             finish = "length"
         if finish is not None:
             text += self.text.finish()
-        logprobs = () if self.params.logprobs is None else (_logprob(sampled),)
+        logprobs = () if self.params.logprobs is None else tuple(map(_logprob, sampled))
         summary = self.summary(error) if finish is not None else None
-        return Output(request.id, text, (token,), logprobs, finish, stop, summary)
+        return Output(request.id, text, tuple(one.token for one in sampled), logprobs, finish, stop, summary)
 
     def end(self, reason: FinishReason, error: str | None = None) -> Output:
         """The last output of a request that is ended from outside."""

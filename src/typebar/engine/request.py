@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from typebar.engine.blocks import BLOCK_TOKENS
+from typebar.engine.draft import Draft
 from typebar.engine.params import SamplingParams
 from typebar.engine.prefix import Lease
 from typebar.errors import TypebarError
@@ -77,6 +78,7 @@ class Summary:
 @dataclass(slots=True, eq=False)
 class Request:
     """A sequence. `tokens[:length]` is the prompt and what was drawn; the KV cache holds the first `computed` of them.
+    In a step that checks guesses, `proposed` of them follow at `tokens[length:]`.
 
     Raises ContextLengthError for a prompt that leaves no room in the context of `max_model_len` tokens.
     """
@@ -88,6 +90,8 @@ class Request:
     prompt_length: int
     max_length: int  # tokens at which it ends with "length"
     computed: int = 0
+    proposed: int = 0
+    draft: Draft | None = None  # None: it guesses nothing
     cached_tokens: int = 0
     lease: Lease | None = None  # None while it waits
     order: int = 0  # of arrival
@@ -123,6 +127,19 @@ class Request:
     def append(self, token: int) -> None:
         self.tokens[self.length] = token
         self.length += 1
+
+    def propose(self, limit: int) -> None:
+        """Guess up to `limit` tokens, fewer than are left to draw."""
+        assert self.draft is not None
+        guess = self.draft.propose(self.known, min(limit, self.max_length - self.length - 1))
+        self.proposed = len(guess)
+        self.tokens[self.length : self.length + self.proposed] = guess
+
+    def settle(self, drawn: int) -> None:
+        """Take note of how many tokens a step drew that checked guesses."""
+        if self.proposed and self.draft is not None:
+            self.draft.learn(self.proposed, drawn - 1)
+        self.proposed = 0
 
     def next_block(self) -> int | None:
         """Number of the block that is computed next, where its 16 tokens are all known."""

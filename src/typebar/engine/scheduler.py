@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
+from typebar.engine.draft import ROWS
 from typebar.engine.pace import STRIDE, Pace
 from typebar.engine.prefix import OutOfBlocks, PrefixCache, block_key
 from typebar.engine.request import Request
@@ -75,28 +76,43 @@ class Scheduler:
         """The next step. Empty only if there are no requests."""
         self._admit()
         plan = Plan()
-        for request in list(self.running):
-            if request.lease is not None and request.remaining == 1:
-                self._grant(plan, request, 1)
+        decoding = [request for request in self.running if request.remaining == 1]
+        self._propose(decoding)
+        for request in decoding:
+            if request.lease is not None:
+                self._grant(plan, request, 1 + request.proposed)
         prefills = [request for request in self.running if request.remaining > 1]
         if prefills:
             self._grant_prefills(plan, prefills)
         return plan
 
-    def update(self, plan: Plan, sampled: list[int | None], ms: float) -> None:
-        """Take in what a step computed: one token for each request that reached its end, None for the others."""
+    def update(self, plan: Plan, sampled: list[list[int]], ms: float) -> None:
+        """Take in what a step computed: the tokens drawn by each request that reached its end, none for the others.
+
+        Of its guesses a request keeps as many as it drew, less one: the last token drawn follows them.
+        """
         num_decoding, chunks = 0, []
-        for request, tokens, token in zip(plan.requests, plan.counts, sampled, strict=True):
-            if tokens == 1:
-                num_decoding += 1
+        for request, tokens, drawn in zip(plan.requests, plan.counts, sampled, strict=True):
+            if request.remaining == 1:
+                num_decoding += tokens  # a guess costs as much as another request
             else:
                 chunks.append((request.computed, tokens))
-            request.computed += tokens
+            request.computed += tokens - request.proposed + max(len(drawn) - 1, 0)
+            for token in drawn:
+                request.append(token)
+            request.settle(len(drawn))
             assert request.lease is not None
             self.cache.confirm(request.lease, request.known, request.computed)
-            if token is not None:
-                request.append(token)
         self.pace.measured(num_decoding, chunks, ms)
+
+    def _propose(self, decoding: list[Request]) -> None:
+        """Let requests guess while few run: as many tokens as a step computes at little more than the price of one."""
+        limit = ROWS // len(decoding) - 1 if decoding else 0
+        if limit < 1 or len(decoding) < len(self.running) or self.cache.num_available < len(decoding):
+            return
+        for request in decoding:
+            if request.draft is not None:
+                request.propose(limit)
 
     def _admit(self) -> None:
         """Let waiting requests in, in order, while there are seats and blocks for all that they know.
@@ -138,7 +154,7 @@ class Scheduler:
         assert request.lease is not None
         self.cache.release(request.lease)
         request.lease = None
-        request.computed = 0
+        request.computed = request.proposed = 0
 
     def _missing_blocks(self, request: Request) -> int:
         """Blocks still to be allocated to hold what the request knows and its next token."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 class Counters:
     """Totals since the start. Prompt tokens count at the end of a request, generated ones as they are drawn.
 
-    `queried_tokens` are those of prompts that were looked up in the prefix cache, `cached_tokens` what it had of them.
+    `queried_tokens` are those of prompts that were looked up in the prefix cache, `cached_tokens` what it had of them;
+    `proposed_tokens` are guesses that steps checked, `accepted_tokens` those that came true.
     """
 
     steps: int = 0
@@ -17,6 +18,8 @@ class Counters:
     cached_tokens: int = 0
     queried_tokens: int = 0
     generated_tokens: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0))
 
 
@@ -45,4 +48,6 @@ class Stats:
     cached_tokens: int
     queried_tokens: int
     generated_tokens: int
+    proposed_tokens: int
+    accepted_tokens: int
     finished: dict[str, int]

@@ -91,7 +91,7 @@ class Metrics:
         self._guard(self._record, record)
 
     def observe_gap(self, seconds: float) -> None:
-        """Count the time since the token before, for each token of a sequence but the first."""
+        """Count the time since the step before, for each step that gave a sequence tokens but the first."""
         self._guard(self._observe_time, "inter_token_latency_seconds", seconds)
 
     def rejected(self) -> None:
@@ -220,6 +220,8 @@ class _Scrape(Collector):
             ("num_preemptions", "Times that a sequence lost its blocks to others.", stats.preemptions),
             ("prompt_tokens", "Prompt tokens of ended sequences, cached ones included.", stats.prompt_tokens),
             ("generation_tokens", "Tokens drawn.", stats.generated_tokens),
+            ("spec_decode_num_draft_tokens", "Guesses that steps checked.", stats.proposed_tokens),
+            ("spec_decode_num_accepted_tokens", "Guesses that came true.", stats.accepted_tokens),
         )
         for name, help, value in gauges:
             yield _family(GaugeMetricFamily(f"vllm:{name}", help), self._labels, value)

@@ -2,7 +2,7 @@
 
 One process, one job: a JSON object on the command line, a JSON line as the answer. Job: `model` (path), `threads`,
 `context` (tokens that the cache must hold), `tokens` (ids to take prompts from), `chats` (ids of short prompts for
-several users), `metrics` (those wanted).
+several users), `edit` (ids of a prompt whose answer repeats most of it), `metrics` (those wanted).
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 FIRST_PROMPT = 16  # tokens of the prompt whose first token ends the start
 DECODE_TOKENS = 64
 CHAT_TOKENS = 64
+EDIT_TOKENS = 128
 NEW_IN_TURN = 32
 REPEATS = {32: 3, 512: 2, 2000: 1}  # of a first token, by tokens of the prompt
 WAVES = 2  # of chats that start together, where their first tokens are looked at
@@ -89,7 +90,7 @@ class Session:
 
     def __init__(self, engine: Engine, job: dict[str, Any]) -> None:
         self.engine, self.wanted = engine, set(job["metrics"])
-        self.tokens, self.chats = job["tokens"], job["chats"]
+        self.tokens, self.chats, self.edit = job["tokens"], job["chats"], job["edit"]
         self.streams: bool | None = None  # None: no answer of several tokens was measured
         self.keeps = False
 
@@ -103,6 +104,8 @@ class Session:
         for length in (0, 1000):
             if self._wants(f"decode_tps_{length}"):
                 found[f"decode_tps_{length}"] = self._decode_tps(length)
+        if self._wants("edit_tps"):
+            found["edit_tps"] = self._complete([self.edit], EDIT_TOKENS).tps
         if self._wants("warm_ttft_ms"):
             found["warm_ttft_ms"] = self._warm_ms(self.tokens[: 512 + NEW_IN_TURN])
         if self._wants("shared_ttft_ms"):

@@ -25,6 +25,7 @@ class Typebar:
             quantization=self._quantization,
             max_num_seqs=8,
             screened_head=job.get("screened_head", True),
+            num_speculative_tokens=job.get("num_speculative_tokens", 0),
         )
         self._model = load_model(Path(job["model"]), config)
         self._worker = Worker(Engine(self._model))
