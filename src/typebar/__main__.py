@@ -47,6 +47,12 @@ def _open_missing_streams() -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    wanted = arguments[0] if arguments else ""
+    if wanted == "serve":
+        from typebar.cli import plain
+
+        if (code := plain.serve(arguments[1:])) is not None:
+            sys.exit(code)
     import typer
 
     app = typer.Typer(
@@ -58,7 +64,6 @@ def _run(arguments: list[str]) -> None:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(lambda: None)  # keeps the name of the command in the usage where only one is registered
-    wanted = arguments[0] if arguments else ""
     for name in [wanted] if wanted in COMMANDS else COMMANDS:
         command: Callable[..., Any] | typer.Typer = getattr(import_module(COMMANDS[name]), name)
         if isinstance(command, typer.Typer):
