@@ -132,7 +132,7 @@ class Soak:
                         await self._ask_badly(client, rng.choice(self._workload.bad))
                     else:
                         await self._ask(client, rng, rng.choice(self._workload.chats))
-                except httpx.TransportError as error:
+                except (httpx.TransportError, OSError) as error:
                     self.findings.failure(f"the connection broke: {error!r}")
 
     async def _socket_user(self, client: Client, number: int) -> None:
