@@ -260,7 +260,7 @@ def test_detokenize_undoes_tokenize(coder_server: ServerProcess, text: str) -> N
         (NATIVE, {"prompt": "a", "id_slot": "x"}, "id_slot"),
         (NATIVE, {"prompt": "a", "return_tokens": 1}, "return_tokens"),
         (NATIVE, {"prompt": "a", "grammar": "root ::= [a-z]"}, "grammar"),
-        (NATIVE, {"prompt": "a", "json_schema": {"type": "object"}}, "json_schema"),
+        (NATIVE, {"prompt": "a", "json_schema": {"type": "thing"}}, "json_schema"),
     ],
 )  # fmt: skip
 def test_bad_fields_are_named(coder_server: ServerProcess, path: str, fields: dict[str, Any], param: str) -> None:

@@ -256,8 +256,8 @@ def test_fields_without_meaning_are_listed(tiny_server: ServerProcess) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["best_of", "suffix", "prompt_logprobs", "use_beam_search", "grammar", "json_schema", "guided_json", "guided_regex",
-     "guided_choice", "structured_outputs", "functions", "function_call", "bad_words", "allowed_token_ids"],
+    ["best_of", "suffix", "prompt_logprobs", "use_beam_search", "grammar", "guided_grammar", "functions",
+     "function_call", "bad_words", "allowed_token_ids"],
 )  # fmt: skip
 def test_fields_that_would_change_the_answer_are_refused(tiny_server: ServerProcess, field: str) -> None:
     for route in (CHAT, COMPLETION, NATIVE):

@@ -19,6 +19,8 @@ KEPT_GRAMMARS = 16  # compiled ones of the last requests: the next with one of t
 # What a grammar may cost, about in milliseconds of one core: to compile 500, before each token 20; and megabytes: 50.
 LIMITS: dict[str, Any] = {"max_grammar_size": 200_000, "max_lexer_states": 50_000}
 
+NOTHING_FITS = "no text fits it"
+
 Mask = NDArray[np.uint32]
 
 
@@ -27,9 +29,9 @@ class Grammar:
 
     def __init__(self, matcher: Matcher) -> None:
         if matcher.is_stopped:
-            raise GrammarError("it takes no text")
+            raise GrammarError(NOTHING_FITS)
         self._matcher = matcher
-        self._mask = matcher.mask()  # the largest one as a rule: it is computed here and not for every answer
+        self._mask = matcher.mask()  # here and not for every answer: where a schema is large it takes milliseconds
         self._lock = threading.Lock()
 
     def constraint(self, end_ids: frozenset[int]) -> Constraint:
@@ -72,7 +74,8 @@ class Grammars:
             try:
                 grammar = Grammar(Matcher.compile(self._vocabulary, *form.grammar, **LIMITS))
             except GrammarError as error:
-                raise GrammarError(error.reason, f"structured_outputs.{form.form}") from error
+                reason = NOTHING_FITS if error.reason == "NoExtensionBias" else error.reason
+                raise GrammarError(reason, f"structured_outputs.{form.form}") from error
             self._known[form.grammar] = grammar
             return grammar
 

@@ -50,7 +50,7 @@ async def chat_completions(exchange: Exchange) -> None:
     serving, fields = await exchange.fields(ChatRequest)
     check_stream_options(fields.stream, fields.stream_options)
     gather = stream_interval(fields.stream_options)
-    form = wanted_form(fields.response_format)
+    form = wanted_form(fields)
     params = chat_params(fields, serving.sampling, form)
     serving.jobs.check_room()
     _grammar = await compiled(serving.prompter, form)

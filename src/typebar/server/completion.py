@@ -35,7 +35,7 @@ async def completions(exchange: Exchange) -> None:
     serving, fields = await exchange.fields(CompletionRequest)
     check_stream_options(fields.stream, fields.stream_options)
     gather = stream_interval(fields.stream_options)
-    form = wanted_form(fields.response_format)
+    form = wanted_form(fields)
     if fields.echo and fields.logprobs is not None:
         raise APIError(400, "echo with logprobs is not supported: log-probabilities are given for the answer only",
                        param="logprobs", code="unsupported")  # fmt: skip

@@ -30,6 +30,7 @@ from typebar.server.schema.native import (
 )
 from typebar.server.schema.sampling import PromptProgress
 from typebar.server.state import Serving
+from typebar.server.structured import compiled, wanted_form
 
 # What llama-server's documentation gives as its defaults.
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
@@ -41,10 +42,16 @@ async def completion(exchange: Exchange) -> None:
     if fields.seed == -1:  # llama-server's word for none
         fields.seed = None
     max_tokens = fields.n_predict if fields.n_predict is not None else fields.max_tokens
+    form = wanted_form(fields)
     params = sampling_params(
-        fields, DEFAULTS, max_tokens=None if max_tokens == -1 else max_tokens, logprobs=fields.n_probs or None
+        fields,
+        DEFAULTS,
+        max_tokens=None if max_tokens == -1 else max_tokens,
+        logprobs=fields.n_probs or None,
+        form=form,
     )
     serving.jobs.check_room()
+    _grammar = await compiled(serving.prompter, form)
     prompts = await serving.prompter.text(fields.prompt, fields.truncate_prompt_tokens)
     if len(prompts) * params.n != 1:
         raise APIError(400, "one prompt and n = 1; /v1/completions takes several", param="prompt", code="unsupported")

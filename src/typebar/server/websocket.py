@@ -140,7 +140,7 @@ class Conversation:
         serving = self._state.ready()
         fields, ignored = read_fields(data, ChatRequest)
         serving.check_model(fields.model, settings.strict_model)
-        form = wanted_form(fields.response_format)
+        form = wanted_form(fields)
         gather = stream_interval(fields.stream_options)
         params = chat_params(fields, serving.sampling, form)
         serving.jobs.check_room()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from typebar.server.schema.sampling import PromptProgress, ResponseFormat, SamplingFields, StreamOptions, Timings, Usage
+from typebar.server.schema.sampling import PromptProgress, SamplingFields, StreamOptions, Timings, Usage
 from typebar.text.messages import ROLES
 
 FinishReason = Literal["stop", "length"]
@@ -47,7 +47,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     return_cache_miss: bool = False
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
 

@@ -9,7 +9,6 @@ import msgspec
 from typebar.server.schema.sampling import (
     PromptProgress,
     Prompts,
-    ResponseFormat,
     SamplingFields,
     StreamOptions,
     Timings,
@@ -28,7 +27,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     add_special_tokens: bool = True
     return_cache_miss: bool = False
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):

@@ -58,6 +58,13 @@ class SamplingFields(ModelFields, kw_only=True):
     max_time: float | None = None  # seconds from arrival to the end of the answer
     t_max_predict_ms: float | None = None  # llama-server's name of max_time, in milliseconds
 
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None  # vLLM's: one of json, json_object, regex and choice
+    guided_json: dict[str, Any] | str | None = None  # vLLM's names before that
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    json_schema: dict[str, Any] | None = None  # llama-server's
+
     stream: bool = False
     return_progress: bool = False
     sse_ping_interval: float | None = None
