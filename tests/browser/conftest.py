@@ -1,6 +1,7 @@
 """The chat page in the system's Chromium, without a window, against real servers."""
 
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,15 @@ def tiny_chat(tiny_path: Path) -> Iterator[ServerProcess]:
     """The random model: endless answers of broken text, for what does not depend on words."""
     with running(tiny_path, "--served-model-name", "tiny", "--drain", "1", "--threads", "1") as server:
         yield server
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nobody listens, for servers that are started again."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 OpenTab = Callable[..., ChatTab]

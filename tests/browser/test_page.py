@@ -1,7 +1,6 @@
 """The page by itself: keys, branches, scrolling, texts that would be code, phone, tabs, files, keys of servers."""
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,14 +80,6 @@ def test_a_server_that_is_gone_is_waited_for(tab: Callable[..., ChatTab], tiny_p
         page.button("Try now").click()
         page.wait_for_text()
         page.wait_for_answer()
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_a_full_context_offers_to_leave_out_old_turns(tab: Callable[..., ChatTab], tiny_chat: ServerProcess) -> None:

@@ -34,12 +34,13 @@ export class Answer {
   private readonly abort = new AbortController()
   private readonly pacer = new Pacer((text) => this.draw(text))
   private readonly base: string // what was there before, where an answer is continued
-  private readonly baseTokens: number
+  private readonly before: Figures | undefined // and its figures
   private pause: Pause | null = null
   private start = performance.now()
   private firstText = 0
   private tokens = 0
   private reused = 0
+  private isMeasured = false // by the server
 
   /** branch: the conversation up to the question. message: the answer, with the text it has so far. */
   constructor(
@@ -48,7 +49,7 @@ export class Answer {
     private message: Message,
   ) {
     this.base = message.text
-    this.baseTokens = message.text ? (message.figures?.tokens ?? 0) : 0
+    this.before = message.text ? message.figures : undefined
     this.drawn = signal(message.text)
     this.figures = signal(this.measure())
     this.over = this.run()
@@ -153,6 +154,7 @@ export class Answer {
     this.tokens = event.tokens
     const measured = { ...this.measure(), cached: event.cached, prompt: event.prompt }
     this.message = { ...this.message, figures: { ...measured, perSecond: event.perSecond || measured.perSecond } }
+    this.isMeasured = true
     if (event.reason === 'length') return 'length'
     return event.stopReason === 'cancelled' ? 'stopped' : 'done'
   }
@@ -166,28 +168,28 @@ export class Answer {
     const now = performance.now()
     const writing = now - this.firstText
     return {
-      firstToken: this.firstText ? this.firstText - this.start : now - this.start,
-      total: now - this.start,
+      firstToken: this.before?.firstToken ?? (this.firstText || now) - this.start,
+      total: (this.before?.total ?? 0) + now - this.start,
       perSecond: this.firstText && this.tokens > 1 && writing > 250 ? ((this.tokens - 1) * 1000) / writing : 0,
-      tokens: this.baseTokens + this.tokens,
+      tokens: (this.before?.tokens ?? 0) + this.tokens,
       cached: this.reused,
       prompt: this.progress.value?.total ?? 0,
     }
   }
 
   private async finish(end: End): Promise<void> {
-    this.pacer.finish()
-    if (this.firstText && (end === 'stopped' || end === 'cut') && this.message.figures === undefined) {
-      this.message = { ...this.message, figures: this.measure() }
-    } else if (this.message.figures && this.baseTokens) {
-      this.message = { ...this.message, figures: { ...this.message.figures, tokens: this.baseTokens + this.tokens } }
-    }
+    this.complete()
     speak(t(end === 'done' || end === 'length' ? 'said.done' : end === 'stopped' ? 'said.stopped' : 'said.failed'))
     await this.store(end)
   }
 
-  private async fail(error: unknown): Promise<void> {
+  private complete(): void {
     this.pacer.finish()
+    if (this.firstText && !this.isMeasured) this.message = { ...this.message, figures: this.measure() }
+  }
+
+  private async fail(error: unknown): Promise<void> {
+    this.complete()
     this.message = { ...this.message, problem: problemOf(error) }
     speak(t('said.failed'))
     await this.store('failed')

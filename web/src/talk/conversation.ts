@@ -16,5 +16,5 @@ const TITLE = 60 // characters
 export function titleOf(text: string): string {
   const line = text.trim().split('\n', 1)[0]!.trim()
   const characters = Array.from(line)
-  return characters.length <= TITLE ? line : characters.slice(0, TITLE - 1).join('').trimEnd() + '…'
+  return characters.length <= TITLE ? line : characters.slice(0, TITLE - 1).join('').replace(/[\s\p{P}]+$/u, '') + '…'
 }

@@ -21,6 +21,10 @@ export function Dialog({ title, onClose, children, class: more = '' }: Props) {
       if (focused instanceof HTMLElement) focused.focus()
     }
   }, [])
+  const close = () => {
+    if (document.activeElement instanceof HTMLElement) document.activeElement.blur() // what was typed last counts
+    onClose()
+  }
   return (
     <dialog
       ref={element}
@@ -28,14 +32,14 @@ export function Dialog({ title, onClose, children, class: more = '' }: Props) {
       aria-labelledby={id}
       onCancel={(event) => {
         event.preventDefault()
-        onClose()
+        close()
       }}
-      onMouseDown={(event) => event.target === element.current && onClose()}
+      onMouseDown={(event) => event.target === element.current && close()}
     >
       <div class="dialog-body">
         <header>
           <h2 id={id}>{title}</h2>
-          <IconButton icon="close" label={t('dialog.close')} onClick={onClose} />
+          <IconButton icon="close" label={t('dialog.close')} onClick={close} />
         </header>
         {children}
       </div>

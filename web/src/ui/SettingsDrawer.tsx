@@ -34,7 +34,7 @@ function Answers() {
           rows={4}
           value={system}
           placeholder={t('settings.systemHint')}
-          onChange={(event) => void changeSettings({ system: event.currentTarget.value })}
+          onInput={(event) => void changeSettings({ system: event.currentTarget.value })}
         />
       </label>
       <label class="setting">
