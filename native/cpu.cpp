@@ -124,6 +124,8 @@ std::vector<int> affinity() {
 
 const Kernels* find_kernels(const std::string& isa) {
 #if defined(__x86_64__)
+  if (isa == "avx512_vnni") return &avx512_vnni::kernels;
+  if (isa == "avx_vnni") return &avx_vnni::kernels;
   if (isa == "avx2") return &avx2::kernels;
 #elif defined(__aarch64__)
   if (isa == "neon") return &neon::kernels;
@@ -185,7 +187,11 @@ std::vector<std::string> usable_isas() {
   };
   std::vector<std::string> isas;
 #if defined(__x86_64__)
-  if (has({"avx2", "fma", "f16c"})) isas.emplace_back("avx2");
+  if (has({"avx2", "fma", "f16c"})) {
+    if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})) isas.emplace_back("avx512_vnni");
+    if (has({"avx_vnni"})) isas.emplace_back("avx_vnni");
+    isas.emplace_back("avx2");
+  }
 #elif defined(__aarch64__)
   if (has({"asimd", "asimddp", "asimdhp", "fphp"})) isas.emplace_back("neon");
 #else

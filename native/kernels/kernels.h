@@ -98,6 +98,12 @@ extern const Kernels kernels;
 namespace avx2 {
 extern const Kernels kernels;
 }
+namespace avx_vnni {
+extern const Kernels kernels;
+}
+namespace avx512_vnni {
+extern const Kernels kernels;
+}
 #endif
 #if defined(__aarch64__)
 namespace neon {

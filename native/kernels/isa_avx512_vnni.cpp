@@ -1,0 +1,21 @@
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "half.h"
+#include "kernels/kernels.h"
+
+namespace typebar::avx512_vnni {
+// Each needs the one before.
+// clang-format off
+#include "kernels/simd_avx2.h"
+#include "kernels/simd_avx512.h"
+#include "kernels/unpack_avx2.h"
+#include "kernels/dot_vnni.h"
+#include "kernels/dot_joined.h"
+#include "kernels/body.inc"
+// clang-format on
+const Kernels kernels = table("avx512_vnni");
+}  // namespace typebar::avx512_vnni

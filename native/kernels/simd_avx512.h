@@ -1,0 +1,27 @@
+#pragma once
+
+// Sixteen lanes in one AVX-512 register, for two weight tiles side by side, beside the eight lanes of simd_avx2.h.
+// Included inside namespace typebar::avx512_vnni.
+
+#define TYPEBAR_16_LANES
+
+struct f32x16 {
+  __m512 v;
+};
+struct i32x16 {
+  __m512i v;
+};
+
+template <class V>
+V broadcast(float a);
+template <>
+inline f32x16 broadcast<f32x16>(float a) {
+  return {_mm512_set1_ps(a)};
+}
+inline f32x16 load16(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
+inline f32x16 join(f32x8 low, f32x8 high) { return {_mm512_insertf32x8(_mm512_castps256_ps512(low.v), high.v, 1)}; }
+inline f32x16 operator*(f32x16 a, f32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline f32x16 fnma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+inline f32x16 to_float(i32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
