@@ -4,10 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from asking import CHAT, COMPLETION, WEBSOCKET, ask, body, user
+from asking import CHAT, NATIVE, WAYS, ask, body, user
 from server_process import ServerProcess
-
-WAYS = [(CHAT, False), (CHAT, True), (COMPLETION, False), (COMPLETION, True), (WEBSOCKET, True)]
 
 
 def forced(text: str) -> dict[str, Any]:
@@ -35,6 +33,32 @@ def test_forced_text_comes_whole(tiny_server: ServerProcess, route: str, stream:
     assert all("\ufffd" not in piece for piece in answer.pieces)
 
 
+@pytest.mark.parametrize(("route", "stream"), WAYS)
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({"structured_outputs": {"json": {"enum": [1, "b"]}, "regex": None}}, {"1", '"b"'}),
+        ({"structured_outputs": {"json_object": True, "choice": None}}, None),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, {"yes", "no"}),
+        ({"structured_outputs": {"regex": "[ab]{2}"}}, {"aa", "ab", "ba", "bb"}),
+        ({"guided_json": '{"const": null}'}, {"null"}),
+        ({"guided_choice": ["yes", "no"]}, {"yes", "no"}),
+        ({"guided_regex": "[ab]{2}"}, {"aa", "ab", "ba", "bb"}),
+        ({"json_schema": {"const": {"a": []}}}, {'{"a":[]}', '{"a": []}'}),
+        ({"response_format": {"type": "json_object", "schema": {"const": {}}}}, {"{}"}),
+        ({"response_format": {"type": "text"}, "structured_outputs": {}, "guided_choice": ["a"]}, {"a"}),
+    ],
+)
+def test_names_of_other_servers(
+    tiny_server: ServerProcess, route: str, stream: bool, fields: dict[str, Any], texts: set[str] | None
+) -> None:
+    answer = ask(tiny_server, "go", route, stream, seed=1, temperature=1.0, max_tokens=60, **fields)
+    if texts is None:
+        assert answer.text.startswith("{")
+    else:
+        assert answer.text.replace("{ ", "{").replace(" }", "}") in texts or json.loads(answer.text) == {"a": []}
+
+
 @pytest.mark.parametrize(
     ("given", "param"),
     [
@@ -48,6 +72,10 @@ def test_forced_text_comes_whole(tiny_server: ServerProcess, route: str, stream:
         ({"type": "json_schema", "json_schema": {"schema": {"type": "foo"}}}, "response_format.json_schema.schema"),
         ({"type": "json_schema", "json_schema": {"schema": {"not": {}}}}, "response_format.json_schema.schema"),
         ({"type": "json_object", "schema": {"$ref": "#/none"}}, "response_format.schema"),
+        (
+            {"type": "json_schema", "json_schema": {"schema": {"multipleOf": 62615533}}},
+            "response_format.json_schema.schema",
+        ),
     ],
 )
 def test_what_is_no_form_is_refused(tiny_server: ServerProcess, given: Any, param: str) -> None:
@@ -56,3 +84,33 @@ def test_what_is_no_form_is_refused(tiny_server: ServerProcess, given: Any, para
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)
     response = tiny_server.post(CHAT, body(tiny_server, CHAT, "go", max_tokens=1))
     assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_object"}, "guided_choice": ["a"]}, "guided_choice"),
+        ({"json_schema": {}, "guided_json": {}}, "json_schema"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"json": 1}}, "structured_outputs.json"),
+        ({"structured_outputs": {"grammar": "start: /a/"}}, "structured_outputs.grammar"),
+        ({"structured_outputs": {"choice": ["a"], "whitespace_pattern": " *"}}, "structured_outputs"),
+        ({"structured_outputs": "json"}, "structured_outputs"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_regex": "(?=a)"}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": [1]}, "guided_choice[0]"),
+        ({"guided_grammar": "start: /a/"}, "guided_grammar"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"json_schema": [1]}, "json_schema"),
+        ({"json_schema": {"type": "x"}}, "json_schema"),
+    ],
+)
+@pytest.mark.parametrize("route", [CHAT, NATIVE])
+def test_what_is_no_form_is_refused_by_the_name_it_was_sent(
+    tiny_server: ServerProcess, route: str, fields: dict[str, Any], param: str
+) -> None:
+    response = tiny_server.post(route, body(tiny_server, route, "go", **fields))
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert len(response.json()["error"]["message"]) < 500

@@ -114,7 +114,7 @@ class Generation:
             self._constraint.advance(token)
             mask = self._constraint.mask(may_end=not self._is_held)
         except GrammarError as error:
-            return "error", f"the form of the answer became too large to follow: {error}"
+            return "error", f"structured_outputs became too large to follow: {error.reason}"
         if mask is None:
             return "stop", None
         self.sampler.allow(mask)

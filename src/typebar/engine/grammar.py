@@ -16,8 +16,13 @@ from typebar.text.tokenizer import Tokenizer
 
 KEPT_GRAMMARS = 16  # compiled ones of the last requests: the next with one of these forms need not compile it
 
-# What a grammar may cost, about in milliseconds of one core: to compile 500, before each token 20; and megabytes: 50.
-LIMITS: dict[str, Any] = {"max_grammar_size": 200_000, "max_lexer_states": 50_000}
+# What a grammar may cost, in milliseconds of one core about: 500 to compile, 15 before each token; and 50 MB.
+LIMITS: dict[str, Any] = {
+    "max_grammar_size": 200_000,
+    "max_lexer_states": 50_000,
+    "step_max_items": 10_000,
+    "step_lexer_fuel": 100_000,
+}
 
 NOTHING_FITS = "no text fits it"
 

@@ -65,7 +65,7 @@ def _schema(schema: Any) -> tuple[str, str]:
     except (RecursionError, TypeError, UnicodeError, ValueError) as error:
         raise error if isinstance(error, ParameterError) else _error("json", expected, type(schema)) from error
     if multiple > MAX_MULTIPLE:
-        raise _error("json", f"a schema whose multipleOf, written without a point, are at most {MAX_MULTIPLE}", type(schema))
+        raise _error("json", f"a schema with multipleOf of at most {MAX_MULTIPLE} last places in all", type(schema))
     return "json_schema", text
 
 
