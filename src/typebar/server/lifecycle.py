@@ -16,6 +16,7 @@ from time import perf_counter
 import uvicorn
 import uvloop
 
+from typebar import _native
 from typebar.errors import TypebarError
 from typebar.model.download import resolve_model
 from typebar.model.load import load_model
@@ -179,6 +180,7 @@ class Lifecycle:
         engine = LocalEngine(model)
         engine.warm_up()
         gc.collect()
+        _native.release_free_memory()  # what only the loading needed
         gc.freeze()  # what is loaded stays: full collections would walk it for 40 ms, between two steps
         return engine
 
