@@ -130,3 +130,15 @@ test('blocks that are complete are not read again', () => {
   expect(after[1]).toBe(before[1])
   expect(after[2]!.token.raw).toBe('three')
 })
+
+test('blocks stay as they were drawn when the text is complete, unless an address is defined in it', () => {
+  const growing = (text: string) => new Blocks(false).update(text)
+  const text = '# one\n\ntwo\n\n- three\n\nfour'
+  const [known, after] = [growing(text), blocksOf(text, false, growing(text))]
+  expect(blocksOf(text, false, known).slice(0, 3).every((block, at) => block === known[at])).toBe(true)
+  expect(blocksOf(text, false, known)[3]).not.toBe(known[3])
+  expect(after.map(({ token }) => token.raw)).toEqual(known.map(({ token }) => token.raw))
+  const linked = '[a][x]\n\ntwo\n\n[x]: https://example.org'
+  const before = growing(linked)
+  expect(blocksOf(linked, false, before)[0]).not.toBe(before[0])
+})

@@ -30,12 +30,20 @@ export class Blocks {
   }
 }
 
-/** The blocks of a complete text. Here a link can use an address that is defined further below. */
-export function blocksOf(text: string, withMath: boolean): Block[] {
+/**
+ * The blocks of a complete text. Here a link can use an address that is defined further below; where none is, blocks
+ * that were `known` from its growth stay the same objects.
+ */
+export function blocksOf(text: string, withMath: boolean, known: readonly Block[] = []): Block[] {
+  const tokens = parse(text, withMath)
+  const isSame = Object.keys(tokens.links).length === 0
+  const before = new Map(known.map((block) => [block.start, block]))
   let start = 0
   const blocks: Block[] = []
-  for (const token of parse(text, withMath)) {
-    if (token.type !== 'space') blocks.push({ start, token, isOpen: false })
+  for (const token of tokens) {
+    const old = before.get(start)
+    const mayStay = isSame && old && !old.isOpen && old.token.raw === token.raw
+    if (token.type !== 'space') blocks.push(mayStay ? old : { start, token, isOpen: false })
     start += token.raw.length
   }
   return blocks

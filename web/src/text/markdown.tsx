@@ -19,12 +19,15 @@ export function Markdown({ text, isGrowing, withMath }: { text: string; isGrowin
   const blocks = useRef<Blocks | null>(null)
   const drawn = useRef(new WeakMap<Block, VNode>()) // Preact passes over an element that it has seen
   const groups = useRef(new WeakMap<Block, VNode>())
-  if (isGrowing) blocks.current ??= new Blocks(withMath)
-  else blocks.current = null
-  const shown = useMemo(() => blocks.current?.update(text) ?? blocksOf(text, withMath), [text, isGrowing, withMath])
+  const shown = useRef<Block[]>([])
+  useMemo(() => {
+    if (isGrowing) blocks.current ??= new Blocks(withMath)
+    shown.current = isGrowing ? blocks.current!.update(text) : blocksOf(text, withMath, blocks.current ? shown.current : [])
+    if (!isGrowing) blocks.current = null
+  }, [text, isGrowing, withMath])
   return (
     <div class="markdown">
-      {grouped(shown).map((group) => {
+      {grouped(shown.current).map((group) => {
         const last = group.at(-1)!
         const isComplete = group.length === GROUP && !last.isOpen
         const element = isComplete ? groups.current.get(last) : undefined

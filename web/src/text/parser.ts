@@ -1,4 +1,4 @@
-import { Marked, type Token, type TokenizerAndRendererExtension } from 'marked'
+import { Marked, type TokenizerAndRendererExtension, type TokensList } from 'marked'
 
 /** TeX between signs, on lines of its own or in a line; only read where math is switched on. */
 export interface MathToken {
@@ -34,6 +34,6 @@ const plain = new Marked({ gfm: true })
 const mathematical = new Marked({ gfm: true }, { extensions })
 
 /** Markdown as tokens; nothing of it is ever turned into HTML text. */
-export function parse(text: string, withMath: boolean): Token[] {
+export function parse(text: string, withMath: boolean): TokensList {
   return (withMath ? mathematical : plain).lexer(text.replace(/\r\n?/g, '\n'))
 }
