@@ -15,7 +15,7 @@ constexpr std::size_t kAlignment = 64;
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
 // mmap aligns to 4 KB only, so one huge page more is mapped and the ends that stick out are given back.
-std::byte* map_slab(std::size_t size) {
+std::byte* map_slab(std::size_t size, [[maybe_unused]] Pages pages) {
   const std::size_t mapped = size + kHugePage;
   void* const raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) throw std::bad_alloc();
@@ -25,7 +25,8 @@ std::byte* map_slab(std::size_t size) {
   if (head > 0) munmap(start, head);
   if (head < kHugePage) munmap(start + head + size, kHugePage - head);
 #ifdef MADV_HUGEPAGE
-  madvise(start + head, size, MADV_HUGEPAGE);  // a wish: without huge pages everything works, a little slower
+  // A wish: without huge pages everything works, a little slower.
+  madvise(start + head, size, pages == Pages::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #endif
   return start + head;
 }
@@ -43,7 +44,7 @@ void* Arena::allocate(std::size_t bytes) {
   if (slab == slabs_.end()) {
     const std::size_t slab_size = std::max(kSlab, round_up(size, kHugePage));
     slabs_.reserve(slabs_.size() + 1);
-    slabs_.push_back({map_slab(slab_size), slab_size, 0});
+    slabs_.push_back({map_slab(slab_size, pages_), slab_size, 0});
     slab = slabs_.end() - 1;
   }
   std::byte* const result = slab->base + slab->used;

@@ -7,12 +7,16 @@
 
 namespace typebar {
 
-// Memory that lives as long as the model: 2 MB-aligned anonymous slabs of 64 MB (or one request, when that is larger)
-// that ask for huge pages. Small requests share a slab. Pages are taken from the system when they are first written.
-// Not thread-safe; throws std::bad_alloc.
+// What an arena asks the system for: pages of 2 MB for what is read as a whole, or ordinary ones for what is mostly left
+// untouched.
+enum class Pages : bool { ordinary, huge };
+
+// Memory that lives as long as the model: 2 MB-aligned anonymous slabs of 64 MB (or one request, when that is larger).
+// Small requests share a slab. Pages are taken from the system when they are first written. Not thread-safe; throws
+// std::bad_alloc.
 class Arena {
  public:
-  Arena() = default;
+  explicit Arena(Pages pages = Pages::huge) : pages_(pages) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -32,6 +36,7 @@ class Arena {
     std::byte* base;
     std::size_t size, used;
   };
+  const Pages pages_;
   std::vector<Slab> slabs_;
   std::size_t bytes_ = 0;
 };

@@ -78,7 +78,6 @@ Activations Model::allocate_activations(int rows, int cols) {
 void Model::allocate_scratch() {
   const std::size_t tokens = config_.max_step_tokens;
   scratch_.hidden = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
-  scratch_.normed = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
   scratch_.qkv = scratch_arena_.allocate<float>(tokens * qkv_stride());
   scratch_.attention = scratch_arena_.allocate<float>(tokens * config_.query_size());
   scratch_.x = allocate_activations(config_.max_step_tokens, config_.hidden_size);
@@ -92,6 +91,7 @@ void Model::allocate_scratch() {
                      scratch_arena_.allocate<float>(head_rows * tiles),
                      scratch_arena_.allocate<float>(head_rows * tiles)};
   for (int member = 0; member < team_.size(); ++member) {
+    scratch_.normed.push_back(scratch_arena_.allocate<float>(config_.hidden_size));
     scratch_.tile_buffers.push_back(scratch_arena_.allocate<float>(kTileBuffer));
     scratch_.attention_buffers.push_back(scratch_arena_.allocate<float>(attention_member_scratch(attention_shape())));
   }
@@ -161,7 +161,7 @@ void Model::embed(int member, const Batch& batch) {
 void Model::normalize(int member, const float* weight, const Activations& x) {
   const int n = config_.hidden_size;
   team_.for_chunks(member, tokens_, [&](int t) {
-    float* normed = scratch_.normed + std::size_t(t) * n;
+    float* normed = scratch_.normed[member];
     kernels_.rms_norm(scratch_.hidden + std::size_t(t) * n, weight, n, config_.rms_norm_eps, normed);
     kernels_.quantize(normed, n, t, 0, x);
   });
@@ -285,7 +285,7 @@ void Model::head(int member, std::span<const int> rows, std::span<const int> bes
   Activations x = scratch_.x_head;
   x.rows = int(rows.size());
   team_.for_chunks(member, x.rows, [&](int i) {
-    float* normed = scratch_.normed + std::size_t(rows[i]) * n;
+    float* normed = scratch_.normed[member];
     kernels_.rms_norm(scratch_.hidden + std::size_t(rows[i]) * n, final_norm_, n, config_.rms_norm_eps, normed);
     kernels_.quantize(normed, n, i, 0, x);
     if (screened) screen_spread(x, i, scratch_.screen);

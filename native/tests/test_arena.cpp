@@ -10,6 +10,7 @@
 #include "tests/residency.h"
 
 using typebar::Arena;
+using typebar::Pages;
 
 namespace {
 
@@ -63,6 +64,14 @@ TEST_CASE("arena: memory is taken when written and all given back at the end") {
     CHECK(resident_bytes(start, size) == 20 * MB);
   }
   CHECK(resident_bytes(start, size) == SIZE_MAX);  // no longer mapped
+}
+
+TEST_CASE("arena: ordinary pages are taken one by one") {
+  const std::size_t size = 10 * MB;
+  Arena arena(Pages::ordinary);
+  std::byte* const start = arena.allocate<std::byte>(size);
+  for (std::size_t at = 0; at < size; at += MB) start[at] = std::byte{1};
+  CHECK(resident_bytes(start, size) == 10 * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
 }
 
 TEST_CASE("arena: a request that cannot be had is bad_alloc and leaves the arena usable") {
