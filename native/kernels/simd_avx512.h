@@ -1,6 +1,6 @@
 #pragma once
 
-// Sixteen lanes in one AVX-512 register, for two weight tiles side by side, beside the eight lanes of simd_avx2.h.
+// Sixteen lanes in one AVX-512 register, beside the eight lanes of simd_avx2.h.
 // Included inside namespace typebar::avx512_vnni.
 
 #define TYPEBAR_16_LANES
@@ -14,11 +14,22 @@ struct i32x16 {
 
 template <class V>
 V broadcast(float a);
+template <class V>
+V load(const float* p);
+template <class V>
+V load_half(const std::uint16_t* p);
 template <>
 inline f32x16 broadcast<f32x16>(float a) {
   return {_mm512_set1_ps(a)};
 }
-inline f32x16 load16(const float* p) { return {_mm512_loadu_ps(p)}; }
+template <>
+inline f32x16 load<f32x16>(const float* p) {
+  return {_mm512_loadu_ps(p)};
+}
+template <>
+inline f32x16 load_half<f32x16>(const std::uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 inline void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
 inline f32x16 join(f32x8 low, f32x8 high) { return {_mm512_insertf32x8(_mm512_castps256_ps512(low.v), high.v, 1)}; }
 inline f32x16 operator*(f32x16 a, f32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
