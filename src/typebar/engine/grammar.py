@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from typebar import _native
 from typebar.engine.guidance import NO_TOKEN, SPECIAL, GrammarError, Matcher, Vocabulary
 from typebar.engine.structured import StructuredOutputsParams
 from typebar.text.tokenizer import Tokenizer
@@ -116,7 +117,10 @@ def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     """Tokens that are matched as a whole are never text here, also those that are not hidden."""
     added = frozenset(tokenizer.control_tokens.values())
     tokens = [SPECIAL * (id in added) + tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)]
-    return Vocabulary(tokens, min(tokenizer.end_ids, default=NO_TOKEN))
+    vocabulary = Vocabulary(tokens, min(tokenizer.end_ids, default=NO_TOKEN))
+    del tokens
+    _native.release_free_memory()  # 15 MB that it took on the way
+    return vocabulary
 
 
 def _set(mask: Mask, token: int, value: bool) -> None:
