@@ -20,6 +20,8 @@ class ChatTab:
         self.url = url
         self.problems: list[str] = []
         self.bodies: list[dict[str, Any]] = []  # of chat requests
+        self.prepared: list[dict[str, Any]] = []  # answers to the next of them
+        self._answered = 0
         page.set_default_timeout(WAIT)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -35,6 +37,14 @@ class ChatTab:
             self.problems.append(f"asked for {request.url}")
         if request.url.endswith("/v1/chat/completions") and request.post_data:
             self.bodies.append(json.loads(request.post_data))
+
+    def answer(self, route: Route) -> None:
+        """Answer a chat request with what is prepared, or let the server do so."""
+        if self._answered == len(self.prepared):
+            route.continue_()
+            return
+        self._answered += 1
+        route.fulfill(**self.prepared[self._answered - 1])
 
     @property
     def composer(self) -> Locator:
@@ -129,10 +139,12 @@ def stream(pieces: list[str], *, is_whole: bool = True) -> str:
 
 
 def answer_with(tab: ChatTab, body: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
-    """Let the next chat request be answered with this instead of by the server."""
+    """Let the next chat request be answered with this instead of by the server; several calls, several requests.
 
-    def fulfill(route: Route) -> None:
-        kind = "text/event-stream" if status == 200 else "application/json"
-        route.fulfill(status=status, body=body, headers={"content-type": kind, **(headers or {})})
-
-    tab.page.route("**/v1/chat/completions", fulfill, times=1)
+    The route stays: one that is taken off and on again between requests misses some of them on a busy machine.
+    """
+    kind = "text/event-stream" if status == 200 else "application/json"
+    answer = {"status": status, "body": body, "headers": {"content-type": kind, **(headers or {})}}
+    if not tab.prepared:
+        tab.page.route("**/v1/chat/*", tab.answer)
+    tab.prepared.append(answer)

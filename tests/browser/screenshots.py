@@ -19,7 +19,7 @@ from typebar.model.download import resolve_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGLISH = "Compare Python and Rust in a Markdown table of three rows. Then show a hello world in Rust."
-FOR_DOCS = "Write a Python function that merges two sorted lists."
+FOR_DOCS = "Write a Python function that removes duplicates from a list and keeps the order. Only the code."
 CHINESE = "用两句话说明什么是哈希表，再给一个简短的 Python 例子。"
 SCENES: dict[str, dict[str, Any]] = {
     "desktop": {"question": ENGLISH},
@@ -65,8 +65,8 @@ def take(browser: Browser, url: str, path: Path, *, question: str, **options: An
 
 def take_for_docs(browser: Browser, url: str, path: Path) -> None:
     """At the size of its pixels, so that it stays below 150 kB."""
-    tab = open_tab(browser, url, width=1120, height=760)
-    tab.limit(230)
+    tab = open_tab(browser, url, width=1120, height=800)
+    tab.limit(200)
     tab.ask(FOR_DOCS)
     tab.page.locator(".transcript").evaluate("box => (box.scrollTop = 0)")
     tab.page.mouse.move(0, 0)

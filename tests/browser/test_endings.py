@@ -50,8 +50,8 @@ def test_a_stream_that_ends_before_any_text_is_asked_for_again(
     tab: Callable[..., ChatTab], tiny_chat: ServerProcess
 ) -> None:
     page = tab(tiny_chat)
+    answer_with(page, stream([], is_whole=False))
     answer_with(page, stream(["the second time"]))
-    answer_with(page, stream([], is_whole=False))  # the newest route counts first
     page.send("hello")
     expect(page.texts).to_have_text("the second time")
     expect_usable(page)
@@ -59,8 +59,8 @@ def test_a_stream_that_ends_before_any_text_is_asked_for_again(
 
 def test_a_model_that_is_being_loaded_is_waited_for(tab: Callable[..., ChatTab], tiny_chat: ServerProcess) -> None:
     page = tab(tiny_chat)
-    answer_with(page, stream(["loaded"]))
     answer_with(page, json.dumps({"error": {"message": "loading", "code": "loading"}}), 503, {"retry-after": "30"})
+    answer_with(page, stream(["loaded"]))
     page.send("hello")
     expect(page.answers).to_contain_text("The model is being loaded. Next try in")
     page.button("Try now").click()
