@@ -7,8 +7,8 @@
 
 namespace typebar {
 
-// What an arena asks the system for: pages of 2 MB for what is read as a whole, or ordinary ones for what is mostly left
-// untouched.
+// What an arena asks the system for: pages of 2 MB for what is read as a whole, or ordinary ones for what is mostly
+// left untouched.
 enum class Pages : bool { ordinary, huge };
 
 // Memory that lives as long as the model: 2 MB-aligned anonymous slabs of 64 MB (or one request, when that is larger).
