@@ -12,7 +12,7 @@ from drive import Driven
 from tiny_model import CONTROL_TOKENS
 from typebar.engine.grammar import Grammars
 from typebar.engine.guidance import SPECIAL, GrammarError, Vocabulary
-from typebar.engine.structured import MAX_GRAMMAR_CHARACTERS, StructuredOutputsParams
+from typebar.engine.structured import MAX_GRAMMAR_BYTES, StructuredOutputsParams
 from typebar.errors import ParameterError
 from typebar.model.gguf import GGUFFile
 from typebar.text.tokenizer import Tokenizer
@@ -174,6 +174,15 @@ def test_bounds_of_integers_are_exact(grammars, tokenizer, limits, expected):
         assert not accepts(grammars, tokenizer, wanted, text)
 
 
+def test_any_character_may_stand_in_a_text_or_a_schema(grammars, tokenizer):
+    for text in ("\0", "a\0b", "龘🫠", "\x7f\x1b", '"\\'):
+        assert accepts(grammars, tokenizer, StructuredOutputsParams(choice=[text, "c"]), text)
+        quoted = json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")  # as llguidance writes it
+        assert accepts(grammars, tokenizer, form({"const": text}), quoted)
+        assert not accepts(grammars, tokenizer, StructuredOutputsParams(choice=[text]), text[:-1])
+    assert accepts(grammars, tokenizer, StructuredOutputsParams(regex=r"a\x00b"), "a\0b")
+
+
 def test_white_space_is_bounded(grammars, tokenizer):
     wanted = StructuredOutputsParams(json_object=True)
     for text in ('{"a":1}', '{"a": [1, 2], "b": {}}', '{\n  "a": [\n    1\n  ]\n}', "{ }", "{}"):
@@ -323,6 +332,7 @@ def test_a_ban_that_leaves_nothing_is_an_error_of_that_answer(tiny):
         {"type": "string", "pattern": "("}, {"type": "string", "pattern": "a(?=b)"},
         {"type": "string", "pattern": r"(a)\1"},
         {"type": "string", "pattern": "(" * 5000 + ")" * 5000}, {"type": "string", "format": "no such"},
+        {"multipleOf": True},
         {"type": "object", "properties": {"a": False}, "required": ["a"]},
         {"allOf": [{"anyOf": [{"properties": {f"{n}{c}": {}}} for c in "ab"]} for n in range(20)]},
     ],
@@ -348,10 +358,22 @@ def nested(depth):
         ({"json": "{"}, ".json"), ({"json": "[1]"}, ".json"), ({"json": [1]}, ".json"),
         ({"json": {"const": {1}}}, ".json"), ({"json": {"const": float("nan")}}, ".json"),
         ({"json": nested(64)}, ".json"), ({"json": nested(5000)}, ".json"), ({"json": nested(63)}, None),
-        ({"json": {"enum": ["x" * MAX_GRAMMAR_CHARACTERS]}}, ".json"),
+        ({"json": {"enum": ["x" * MAX_GRAMMAR_BYTES]}}, ".json"),
         ({"json": {"multipleOf": 7919 * 7907}}, ".json"), ({"json": {"multipleOf": 0.00079}, "regex": None}, None),
         ({"json": {"allOf": [{"multipleOf": 997}, {"multipleOf": 0.991}]}}, ".json"),
-        ({"json": {"properties": {"a": {"multipleOf": -10001}}}}, ".json"),
+        ({"json": {"properties": {"a": {"multipleOf": -10001}}}}, ".json"), ({"json": {"multipleOf": 0.0}}, ".json"),
+        ({"json": {"type": "integer", "multipleOf": 3000017, "$defs": {"a": {"multipleOf": 0}}}}, ".json"),
+        ({"json": {"allOf": [{"multipleOf": 1}, {"multipleOf": 5e-324}]}}, ".json"),
+        ({"json": {"multipleOf": float("inf")}}, ".json"), ({"json": {"multipleOf": 4}}, None),
+        ({"json": {"multipleOf": 10**5000}}, ".json"), ({"json": {"enum": [[10**300] * 1000] * 2}}, ".json"),
+        ({"json": {"龘" * (MAX_GRAMMAR_BYTES // 3): 1}}, ".json"), ({"json": {"enum": [1] * 10**7}}, ".json"),
+        ({"json": {"enum": [[1] * 10**4] * 10**4}}, ".json"), ({"json": " " * MAX_GRAMMAR_BYTES + "{}"}, ".json"),
+        ({"json": {"enum": ["x" * (MAX_GRAMMAR_BYTES - 200)]}}, None), ({"json": {1: 2}}, None),
+        ({"json": {"const": "\ud800"}}, ".json"), ({"json": {"\udc00": 1}}, ".json"),
+        ({"json": '{"const": "\\ud800"}'}, ".json"), ({"json": '{"const": "\0"}'}, ".json"),
+        ({"choice": ["a", "\ud800"]}, ".choice"), ({"choice": ["x" * MAX_GRAMMAR_BYTES]}, ".choice"),
+        ({"choice": itertools.repeat("a")}, ".choice"), ({"choice": map(str, range(1000))}, None),
+        ({"regex": "a\0b"}, ".regex"), ({"regex": "\udfff"}, ".regex"),
         ({"choice": []}, ".choice"), ({"choice": ""}, ".choice"), ({"choice": ["a", 1]}, ".choice"),
         ({"choice": [""]}, ".choice"), ({"choice": ["a"] * 1001}, ".choice"), ({"regex": ""}, ".regex"),
         ({"regex": 1}, ".regex"),

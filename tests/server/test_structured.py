@@ -76,6 +76,12 @@ def test_names_of_other_servers(
             {"type": "json_schema", "json_schema": {"schema": {"multipleOf": 62615533}}},
             "response_format.json_schema.schema",
         ),
+        (
+            {"type": "json_object", "schema": {"multipleOf": 3000017, "$defs": {"a": {"multipleOf": 0}}}},
+            "response_format.schema",
+        ),
+        ({"type": "json_object", "schema": {"multipleOf": True}}, "response_format.schema"),
+        ({"type": "json_object", "schema": {"enum": ["abcd"] * 1_000_000}}, "response_format.schema"),
     ],
 )
 def test_what_is_no_form_is_refused(tiny_server: ServerProcess, given: Any, param: str) -> None:
@@ -99,6 +105,7 @@ def test_what_is_no_form_is_refused(tiny_server: ServerProcess, given: Any, para
         ({"structured_outputs": "json"}, "structured_outputs"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_regex": "(?=a)"}, "guided_regex"),
+        ({"guided_regex": "a\0b"}, "guided_regex"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [1]}, "guided_choice[0]"),
         ({"guided_grammar": "start: /a/"}, "guided_grammar"),

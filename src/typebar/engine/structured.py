@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from math import lcm
 from typing import Any, Literal
 
 from typebar.errors import ParameterError
 
 FORMS = ("json", "json_object", "choice", "regex")
-MAX_GRAMMAR_CHARACTERS = 128 * 1024
+MAX_GRAMMAR_BYTES = 128 * 1024
 MAX_SCHEMA_DEPTH = 64  # of arrays and objects in each other, in the schema as it is written
 MAX_CHOICE_TEXTS = 1000
 MAX_MULTIPLE = 10_000  # states of the automaton that a multipleOf takes: 62 million took gigabytes
@@ -41,31 +42,42 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         if type(self.json_object) is not bool:
-            raise ParameterError("structured_outputs.json_object", "true or false", self.json_object)
+            raise ParameterError("structured_outputs.json_object", "true or false", type(self.json_object))
         forms = [name for name in FORMS if getattr(self, name) not in (None, False)]
         if len(forms) != 1:
             raise ParameterError("structured_outputs", f"one of {', '.join(FORMS)}", forms)
         [form] = forms
         value = getattr(self, form)
         grammar = {"json": _schema, "json_object": _any_object, "choice": _choice, "regex": _regex}[form](value)
-        if len(grammar[1]) > MAX_GRAMMAR_CHARACTERS:
-            raise _error(form, f"at most {MAX_GRAMMAR_CHARACTERS} characters", value)
+        _check_text(form, grammar[1])
         object.__setattr__(self, "form", form)
         object.__setattr__(self, "grammar", grammar)
+
+
+def _check_text(form: str, text: str) -> None:
+    """Before it goes where a NUL would end it."""
+    try:
+        if len(text) > MAX_GRAMMAR_BYTES or len(text.encode()) > MAX_GRAMMAR_BYTES:
+            raise _too_large(form)
+    except UnicodeEncodeError:
+        raise _error(form, "Unicode text, without halves of surrogate pairs", text) from None
+    if "\0" in text:
+        raise _error(form, r"without NUL, which is written \x00", text)
 
 
 def _schema(schema: Any) -> tuple[str, str]:
     expected = f"a JSON schema: an object, nested at most {MAX_SCHEMA_DEPTH} deep"
     try:
+        if isinstance(schema, str):
+            _check_text("json", schema)
         value = json.loads(schema) if isinstance(schema, str) else schema
-        if not isinstance(value, Mapping) or not _fits(value, MAX_SCHEMA_DEPTH):
+        if not isinstance(value, Mapping):
             raise _error("json", expected, type(schema))
-        text = json.dumps({**value, "x-guidance": _WHITE_SPACE}, allow_nan=False)
-        multiple = _common_multiple(list(_multiples(value)))
-    except (RecursionError, TypeError, UnicodeError, ValueError) as error:
+        multiples = _multiples(value)
+        text = json.dumps({**value, "x-guidance": _WHITE_SPACE}, allow_nan=False, ensure_ascii=False)
+        _check_multiples(multiples)
+    except (ArithmeticError, RecursionError, TypeError, UnicodeError, ValueError) as error:
         raise error if isinstance(error, ParameterError) else _error("json", expected, type(schema)) from error
-    if multiple > MAX_MULTIPLE:
-        raise _error("json", f"a schema with multipleOf of at most {MAX_MULTIPLE} last places in all", type(schema))
     return "json_schema", text
 
 
@@ -76,43 +88,68 @@ def _any_object(_: Any) -> tuple[str, str]:
 def _choice(texts: Any) -> tuple[str, str]:
     expected = f"a list of up to {MAX_CHOICE_TEXTS} texts, none of them empty"
     if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-        raise _error("choice", expected, texts)
-    options = list(texts)
+        raise _error("choice", expected, type(texts))
+    options = list(islice(texts, MAX_CHOICE_TEXTS + 1))
     if not 0 < len(options) <= MAX_CHOICE_TEXTS or not all(isinstance(text, str) and text for text in options):
-        raise _error("choice", expected, texts)
-    return "lark", "start: " + " | ".join(json.dumps(text) for text in options)
+        raise _error("choice", expected, type(texts))
+    if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
+        raise _too_large("choice")
+    quoted = " | ".join(json.dumps(text, ensure_ascii=False) for text in options)
+    return "lark", "start: " + quoted.replace("\x7f", r"\u007f")  # the only character that its texts must not hold
 
 
 def _regex(pattern: Any) -> tuple[str, str]:
     if not isinstance(pattern, str) or not pattern:
-        raise _error("regex", "a regular expression, not empty", pattern)
+        raise _error("regex", "a regular expression, not empty", type(pattern))
     return "regex", pattern
 
 
-def _fits(value: Any, depth: int) -> bool:
-    if isinstance(value, Mapping):
-        return depth > 0 and all(_fits(item, depth - 1) for item in value.values())
-    return not isinstance(value, list | tuple) or (depth > 0 and all(_fits(item, depth - 1) for item in value))
+def _multiples(schema: Any) -> list[float]:
+    """Every multipleOf in a schema, read level by level: allOf may join them.
+
+    ParameterError where it is too deep or too large, which shows before much is read: entries and characters count.
+    """
+    numbers: list[float] = []
+    level, size = [schema], 0
+    for _ in range(MAX_SCHEMA_DEPTH):
+        containers = [value for value in level if isinstance(value, Mapping | list | tuple)]
+        size += sum(map(len, containers)) + sum(map(_digits, level))
+        if size > MAX_GRAMMAR_BYTES:
+            raise _too_large("json")
+        if not containers:
+            return numbers
+        mappings = [value for value in containers if isinstance(value, Mapping)]
+        given = [mapping["multipleOf"] for mapping in mappings if "multipleOf" in mapping]
+        numbers += [number for number in given if isinstance(number, int | float) and not isinstance(number, bool)]
+        level = [item for value in containers for item in (value.values() if isinstance(value, Mapping) else value)]
+        size += sum(len(str(key)) for mapping in mappings for key in mapping)
+    if any(isinstance(value, Mapping | list | tuple) for value in level):
+        raise _error("json", f"a JSON schema nested at most {MAX_SCHEMA_DEPTH} deep", type(schema))
+    return numbers
 
 
-def _common_multiple(numbers: list[float]) -> int:
-    """Of numbers as they are written without a point: 0.25 and 0.1 are 25 and 10."""
+def _digits(value: Any) -> int:
+    """At most the characters that a text or a number takes in JSON."""
+    return len(value) if isinstance(value, str) else value.bit_length() // 4 if isinstance(value, int) else 0
+
+
+def _check_multiples(numbers: list[float]) -> None:
+    """Their common multiple must be small, as they are written without a point: 0.25 and 0.1 are 25 and 10."""
     from decimal import Decimal  # here, as it takes a millisecond to import
 
+    if any(number <= 0 for number in numbers):
+        raise _error("json", "a schema with every multipleOf above 0", dict)
     exact = [Decimal(str(number)) for number in numbers]
     places = max((-int(number.as_tuple().exponent) for number in exact), default=0)
-    return lcm(*(int(number.scaleb(places)) for number in exact))
+    multiple = 1
+    for number in exact:
+        multiple = lcm(multiple, int(number.scaleb(places)))
+        if multiple > MAX_MULTIPLE:
+            raise _error("json", f"a schema whose multipleOf have a common multiple of at most {MAX_MULTIPLE}", dict)
 
 
-def _multiples(value: Any) -> Iterator[float]:
-    """Every multipleOf in a schema; allOf may join them."""
-    if isinstance(value, Mapping):
-        number = value.get("multipleOf")
-        if isinstance(number, int | float):
-            yield number
-    if isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _multiples(item)
+def _too_large(form: str) -> ParameterError:
+    return ParameterError(f"structured_outputs.{form}", f"at most {MAX_GRAMMAR_BYTES // 1024} KiB", "more")
 
 
 def _error(form: str, expected: str, value: object) -> ParameterError:
