@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import threading
 
 import jsonschema
@@ -10,8 +11,8 @@ import pytest
 from drive import Driven
 
 from tiny_model import CONTROL_TOKENS
-from typebar.engine.grammar import Grammars
-from typebar.engine.guidance import SPECIAL, GrammarError, Vocabulary
+from typebar.engine.grammar import KEPT_GRAMMARS, LIMITS, Grammars
+from typebar.engine.guidance import SPECIAL, GrammarError, Matcher, Vocabulary
 from typebar.engine.structured import MAX_GRAMMAR_BYTES, StructuredOutputsParams
 from typebar.errors import ParameterError
 from typebar.model.gguf import GGUFFile
@@ -97,7 +98,7 @@ def form(schema):
 def accepts(grammars, tokenizer, wanted, text):
     """Whether the masks lead through the tokens of `text` to an end."""
     end = min(tokenizer.end_ids)
-    constraint = grammars.constraint(wanted, tokenizer.end_ids)
+    constraint = grammars.compile(wanted).constraint(tokenizer.end_ids)
     for token in [*text.encode(), None]:
         mask = constraint.mask(may_end=True)
         if token is None or mask is None:
@@ -209,7 +210,7 @@ def test_tokens_that_are_no_text_are_never_allowed(tiny, wanted):
     tokenizer, spec = tiny.engine.model.tokenizer, tiny.engine.model.spec
     added = set(tokenizer.control_tokens.values())
     assert len(added) == len(CONTROL_TOKENS)
-    constraint = tiny.engine.model.grammars.constraint(StructuredOutputsParams(**wanted), frozenset())
+    constraint = tiny.engine.model.grammars.compile(StructuredOutputsParams(**wanted)).constraint(frozenset())
     seen = 0
     for character in '{"a<|im_end|>':
         mask = constraint.mask(may_end=True)
@@ -344,6 +345,12 @@ def test_schema_that_cannot_be_kept_to_is_refused_with_the_reason(tiny, schema):
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("regex", ["(?:)", "^$", "a{0}"])
+def test_form_that_only_the_empty_text_fits_is_refused(tiny, regex):
+    with pytest.raises(GrammarError, match="only the empty text fits it"):
+        tiny.add([1], structured_outputs=StructuredOutputsParams(regex=regex))
+
+
 def nested(depth):
     schema = {}
     for _ in range(depth):
@@ -415,6 +422,41 @@ def test_compiled_forms_are_kept_while_they_are_held(grammars):
     assert grammars.compile(form({"const": "first"})) is first
 
 
+def test_forms_used_last_are_kept(grammars):
+    for number in range(KEPT_GRAMMARS):
+        grammars.compile(form({"const": f"kept {number}"}))
+    for _ in range(3 * KEPT_GRAMMARS):
+        assert grammars.known(form({"const": "kept 0"}))
+    assert grammars.known(form({"const": "kept 1"}))
+    grammars.compile(form({"const": "another"}))
+    assert grammars.known(form({"const": "kept 0"}))
+    assert grammars.known(form({"const": "kept 2"})) is None
+
+
+def test_an_answer_has_a_matcher_of_its_own_from_its_first_draw(tiny, monkeypatch):
+    clones = []
+    clone = Matcher.clone
+    monkeypatch.setattr(Matcher, "clone", lambda matcher: clones.append(matcher) or clone(matcher))
+    id = tiny.add([9, 5] * 100, structured_outputs=form({"const": "a"}))
+    tiny.step()
+    assert (tiny.tokens[id], clones) == ([], [])  # the prompt is computed in steps of 96 tokens
+    tiny.finish()
+    assert (tiny.texts[id], len(clones)) == ('"a"', 1)
+
+
+def test_what_would_follow_the_last_token_is_not_worked_out(tiny, monkeypatch):
+    """So that a limit of its work is none of this answer."""
+    monkeypatch.setitem(LIMITS, "max_lexer_states", 200)
+    wanted = form({"type": "string", "minLength": 900})
+    long = tiny.add(range(9), structured_outputs=wanted, max_tokens=300)
+    tiny.finish()
+    assert tiny.last[long].finish_reason == "error"
+    assert "structured_outputs cannot be followed further: " in tiny.last[long].summary.error
+    short = tiny.add(range(9), structured_outputs=wanted, max_tokens=len(tiny.tokens[long]))
+    tiny.finish()
+    assert (tiny.last[short].finish_reason, tiny.tokens[short]) == ("length", tiny.tokens[long])
+
+
 def test_many_threads_may_use_one_grammar(grammars, tokenizer):
     wanted = form(SCHEMAS["nested"])
     failures = []
@@ -436,16 +478,26 @@ def test_others_get_on_while_a_vocabulary_is_built():
     """It takes a third of a second for as many tokens as a model has; the GIL is free meanwhile."""
     letters = [bytes(three) for three in itertools.islice(itertools.product(range(33, 127), repeat=3), 150_000)]
     tokens = [SPECIAL + b"end", *letters]
-    built = threading.Event()
 
-    def build():
-        Vocabulary(tokens, 0)
-        built.set()
+    def gets_a_turn():
+        begun, built = threading.Event(), threading.Event()
 
-    thread = threading.Thread(target=build)
-    thread.start()
-    turns = 0
-    while not built.wait(0.001):
-        turns += 1
-    thread.join()
-    assert turns > 20
+        def build():
+            begun.set()
+            Vocabulary(tokens, 0)
+            built.set()
+
+        thread = threading.Thread(target=build)
+        thread.start()
+        begun.wait()
+        was_built = built.is_set()
+        thread.join()
+        return not was_built
+
+    Vocabulary(tokens[:9], 0)  # reading the library gives turns away too
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # a thread gives its turn away of its own, or not before it is done
+    try:
+        assert any(gets_a_turn() for _ in range(20))  # on a busy machine a third of a second may be too short for one
+    finally:
+        sys.setswitchinterval(interval)

@@ -182,6 +182,6 @@ def test_a_form_that_grows_too_large_is_an_error_in_a_body(coder_server: ServerP
                "json_schema": {"type": "string", "pattern": f".*({lengths}).*[0-9]{{50}}"}}  # fmt: skip
     response = coder_server.post(CHAT, request)
     assert response.status_code == 500
-    assert "structured_outputs became too large to follow" in response.json()["error"]["message"]
-    assert "too large" in coder_server.events(CHAT, request)[-2]["error"]["message"]
+    assert "structured_outputs cannot be followed further" in response.json()["error"]["message"]
+    assert "cannot be followed further" in coder_server.events(CHAT, request)[-2]["error"]["message"]
     assert coder_server.chat("Hi", max_tokens=1)["choices"][0]["finish_reason"] == "length"

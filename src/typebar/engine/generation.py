@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from typebar import _native
+from typebar.engine.grammar import Constraint
 from typebar.engine.guidance import GrammarError
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import FinishReason, Output, Request, Summary, TokenLogprob
@@ -32,7 +33,7 @@ class Generation:
         )
         self.stop_ids = frozenset(params.stop_token_ids or ())
         self.end_ids = self.stop_ids if params.ignore_eos else self.stop_ids | model.tokenizer.end_ids
-        self.sampler = _native.Sampler(
+        self._sampler = _native.Sampler(
             vocab_size=vocab_size,
             usable_vocab=model.usable_vocab,
             temperature=params.temperature,
@@ -46,19 +47,28 @@ class Generation:
             logprobs=-1 if params.logprobs is None else params.logprobs,
             logit_bias=list((params.logit_bias or {}).items()),
         )
-        self.sampler.see_prompt(self.request.known)
+        self._sampler.see_prompt(self.request.known)
         self._is_held = params.min_tokens > 0 and bool(self.end_ids)
         form = params.structured_outputs
-        self._constraint = None if form is None else model.grammars.constraint(form, self.end_ids)
-        if self._constraint is not None:
-            self.sampler.allow(self._constraint.mask(may_end=not self._is_held))
-        elif self._is_held:
-            self.sampler.allow(_mask_without(self.end_ids, vocab_size))
+        self._grammar = None if form is None else model.grammars.compile(form)
+        self._constraint: Constraint | None = None  # of its own, up to some megabytes, from the first draw on
+        if self._grammar is None and self._is_held:
+            self._sampler.allow(_mask_without(self.end_ids, vocab_size))
 
     @property
     def is_constrained(self) -> bool:
         """Whether the sampler's mask changes from token to token, so that it has to be set before each draw."""
-        return self._is_held or self._constraint is not None
+        return self._is_held or self._grammar is not None
+
+    @property
+    def sampler(self) -> _native.Sampler:
+        """What draws the next token; asked for in the engine's thread, before each draw and not before the first."""
+        if self._grammar is not None and self._constraint is None:
+            self._constraint = self._grammar.constraint(self.end_ids)
+            mask = self._constraint.mask(may_end=not self._is_held)
+            assert mask is not None  # which the sampler would take for: any token
+            self._sampler.allow(mask)
+        return self._sampler
 
     def advance(self, sampled: Sequence[_native.SampledToken], now: float) -> Output:
         """Take in the tokens that were drawn and appended last; those after an end are taken back.
@@ -108,16 +118,20 @@ class Generation:
         self._is_held = self._is_held and self.request.num_output < self.params.min_tokens
         if self._constraint is None:
             if not self._is_held:
-                self.sampler.allow(None)
+                self._sampler.allow(None)
             return None, None
         try:
             self._constraint.advance(token)
+            if self._constraint.is_stopped:
+                return "stop", None
+            if self.request.length == self.request.max_length:  # what might follow is never drawn
+                return "length", None
             mask = self._constraint.mask(may_end=not self._is_held)
         except GrammarError as error:
-            return "error", f"structured_outputs became too large to follow: {error.reason}"
+            return "error", f"structured_outputs cannot be followed further: {error.reason}"
         if mask is None:
             return "stop", None
-        self.sampler.allow(mask)
+        self._sampler.allow(mask)
         return None, None
 
     def _read(self, token: int) -> tuple[str, FinishReason | None, int | str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,35 +15,40 @@ from typebar.engine.guidance import NO_TOKEN, SPECIAL, GrammarError, Matcher, Vo
 from typebar.engine.structured import StructuredOutputsParams
 from typebar.text.tokenizer import Tokenizer
 
-KEPT_GRAMMARS = 16  # compiled ones of the last requests: the next with one of these forms need not compile it
+KEPT_GRAMMARS = 16  # compiled ones, those used last: the next request with one of these forms need not compile it
 
-# What a grammar may cost, in milliseconds of one core about: 500 to compile, 15 before each token; and 50 MB.
+# What a grammar may cost, in milliseconds of one core about: 500 to compile, 5 before each token; and 50 MB. A state is
+# kept until the answer ends, up to 0.8 KB of it: those of a text of bounded length, 10 a token, are 20 MB after 2500.
 LIMITS: dict[str, Any] = {
     "max_grammar_size": 200_000,
-    "max_lexer_states": 50_000,
+    "max_lexer_states": 25_000,
     "step_max_items": 10_000,
-    "step_lexer_fuel": 100_000,
+    "step_lexer_fuel": 33_000,
 }
 
 NOTHING_FITS = "no text fits it"
+EMPTY_FITS = "only the empty text fits it"
 
 Mask = NDArray[np.uint32]
 
 
 class Grammar:
-    """A compiled form, at its start. Any thread may use it."""
+    """A compiled form, at its start. Any thread may use it. `endings`: the tokens of no text, which may end one."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, endings: frozenset[int]) -> None:
         if matcher.is_stopped:
             raise GrammarError(NOTHING_FITS)
         self._matcher = matcher
         self._mask = matcher.mask()  # here and not for every answer: where a schema is large it takes milliseconds
+        if Constraint(matcher, self._mask.copy(), frozenset()).mask(may_end=False) is None:
+            raise GrammarError(EMPTY_FITS)
+        self._endings = endings
         self._lock = threading.Lock()
 
     def constraint(self, end_ids: frozenset[int]) -> Constraint:
-        """The form for one answer, which `end_ids` may end."""
+        """The form for one answer, which `end_ids` may end, as far as they are no text."""
         with self._lock:
-            return Constraint(self._matcher.clone(), self._mask.copy(), end_ids)
+            return Constraint(self._matcher.clone(), self._mask.copy(), end_ids & self._endings)
 
 
 class Grammars:
@@ -54,7 +59,16 @@ class Grammars:
         self._compiling = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._known: WeakValueDictionary[tuple[str, str], Grammar] = WeakValueDictionary()
-        self._recent: deque[Grammar] = deque(maxlen=KEPT_GRAMMARS)
+        self._recent: OrderedDict[tuple[str, str], Grammar] = OrderedDict()  # the one used last at the end
+        self._keeping = threading.Lock()  # of the two before, held for microseconds
+
+    def known(self, form: StructuredOutputsParams) -> Grammar | None:
+        """The grammar of a form, at once, where it need not be compiled."""
+        with self._keeping:
+            grammar = self._known.get(form.grammar)
+            if grammar is not None:
+                self._keep(form, grammar)
+            return grammar
 
     def compile(self, form: StructuredOutputsParams) -> Grammar:
         """The grammar of a form. As long as somebody holds it, it is not compiled again.
@@ -62,28 +76,29 @@ class Grammars:
         The first one of a model takes up to half a second, others a few milliseconds, very large ones half a second.
         Raises GrammarError, a ValueError, where it is too large or cannot be kept to.
         """
-        grammar = self._known.get(form.grammar) or self._compile(form)
-        self._recent.append(grammar)
-        return grammar
-
-    def constraint(self, form: StructuredOutputsParams, end_ids: frozenset[int]) -> Constraint:
-        """The form of one answer, which `end_ids` may end, as far as they are no text. Raises as `compile`."""
-        tokenizer = self._tokenizer
-        return self.compile(form).constraint(end_ids & (tokenizer.end_ids | tokenizer.special_ids))
+        return self.known(form) or self._compile(form)
 
     def _compile(self, form: StructuredOutputsParams) -> Grammar:
         with self._compiling:
-            if (grammar := self._known.get(form.grammar)) is not None:
-                return grammar
+            if (known := self.known(form)) is not None:
+                return known
             if self._vocabulary is None:
                 self._vocabulary = _vocabulary(self._tokenizer)
             try:
-                grammar = Grammar(Matcher.compile(self._vocabulary, *form.grammar, **LIMITS))
+                matcher = Matcher.compile(self._vocabulary, *form.grammar, **LIMITS)
+                grammar = Grammar(matcher, self._tokenizer.end_ids | self._tokenizer.special_ids)
             except GrammarError as error:
                 reason = NOTHING_FITS if error.reason == "NoExtensionBias" else error.reason
                 raise GrammarError(reason, f"structured_outputs.{form.form}") from error
-            self._known[form.grammar] = grammar
+            with self._keeping:
+                self._keep(form, grammar)
             return grammar
+
+    def _keep(self, form: StructuredOutputsParams, grammar: Grammar) -> None:
+        self._known[form.grammar] = self._recent[form.grammar] = grammar
+        self._recent.move_to_end(form.grammar)
+        if len(self._recent) > KEPT_GRAMMARS:
+            self._recent.popitem(last=False)
 
 
 class Constraint:
@@ -91,26 +106,34 @@ class Constraint:
 
     def __init__(self, matcher: Matcher, first: Mask, end_ids: frozenset[int]) -> None:
         self._matcher, self._end_ids = matcher, end_ids
-        self._next: Mask | None = first
+        self._mask: Mask | None = first  # None: not worked out yet
 
     def advance(self, token: int) -> None:
-        """Take in a token of the answer. GrammarError where it became too large to follow."""
+        """Take in a token of the answer. GrammarError where it cannot be followed any further."""
         self._matcher.consume(token)
-        self._next = None if self._matcher.is_stopped else self._matcher.mask()
+        self._mask = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text is complete and nothing can follow."""
+        return self._matcher.is_stopped
 
     def mask(self, may_end: bool) -> Mask | None:
         """Bit t: token t may be drawn next; end tokens only where the text is complete and `may_end`.
 
-        None where the text is complete and nothing can follow.
+        None where the text is complete and nothing can follow. GrammarError where it takes too much work.
         """
-        mask = self._next
-        if mask is not None and self._matcher.is_accepting:
-            _set(mask, self._matcher.end, False)
-            if not mask.any():
+        if self.is_stopped:
+            return None
+        if self._mask is None:
+            self._mask = self._matcher.mask()
+        if self._matcher.is_accepting:
+            _set(self._mask, self._matcher.end, False)
+            if not self._mask.any():
                 return None
             for id in self._end_ids if may_end else ():
-                _set(mask, id, True)
-        return mask
+                _set(self._mask, id, True)
+        return self._mask
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
