@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 import threading
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 from drive import Driven
 
 from tiny_model import CONTROL_TOKENS
+from typebar import _native
+from typebar.engine import guidance
 from typebar.engine.grammar import KEPT_GRAMMARS, LIMITS, Grammars
 from typebar.engine.guidance import SPECIAL, GrammarError, Matcher, Vocabulary
 from typebar.engine.structured import MAX_GRAMMAR_BYTES, StructuredOutputsParams
-from typebar.errors import ParameterError
+from typebar.errors import ParameterError, TypebarError
 from typebar.model.gguf import GGUFFile
 from typebar.text.tokenizer import Tokenizer
 
@@ -472,6 +475,19 @@ def test_many_threads_may_use_one_grammar(grammars, tokenizer):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("origin", [None, __file__, _native.__file__])
+def test_a_library_that_is_missing_or_another_is_told_with_the_remedy(monkeypatch, origin):
+    monkeypatch.setattr(guidance, "find_spec", lambda name: origin and SimpleNamespace(origin=origin))
+    with pytest.raises(TypebarError, match=r"llguidance .*pip install 'llguidance>=1\.9,<1\.10'"):
+        guidance._library.__wrapped__()
+
+
+def test_fields_that_have_moved_are_noticed(grammars, monkeypatch):
+    monkeypatch.setattr(guidance, "DEFAULTS", (2000, 2000))
+    with pytest.raises(TypebarError, match=r"fields .* have moved; pip install 'llguidance>=1\.9,<1\.10'"):
+        grammars.compile(form({"const": "moved"}))
 
 
 def test_others_get_on_while_a_vocabulary_is_built():

@@ -20,6 +20,8 @@ from typebar.errors import TypebarError
 
 SPECIAL = b"\xff"  # in front of a token's bytes: it is no text, whatever they are
 NO_TOKEN = 0xFFFF_FFFF
+WANTED = "llguidance>=1.9,<1.10"  # the versions with this interface
+DEFAULTS = (2000, 500_000)  # of max_items_in_row and max_grammar_size, read elsewhere where fields have moved
 MAX_REASON = 300  # characters of what llguidance says of a grammar
 
 # Tokens that the inside of a JSON string allows, as long as it has no bound or is far from it: they need not be tried
@@ -76,8 +78,15 @@ class _MatcherInit(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     spec = find_spec("llguidance._lib")
     if spec is None or spec.origin is None:
-        raise TypebarError("llguidance is not installed, which output in a given form needs: pip install llguidance")
-    library = ctypes.CDLL(spec.origin)
+        raise TypebarError(f"llguidance is not installed, which output in a given form needs: pip install '{WANTED}'")
+    try:
+        return _declared(ctypes.CDLL(spec.origin))
+    except (AttributeError, OSError) as error:
+        raise _other_version(str(error)) from error
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """With the types of its functions. AttributeError where one is missing."""
     for name, result, arguments in (
         ("llg_new_tokenizer_v2", c_void_p, (POINTER(_TokenizerInit), c_char_p, c_size_t)),
         ("llg_free_tokenizer", None, (c_void_p,)),
@@ -94,6 +103,12 @@ def _library() -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def _other_version(problem: str) -> TypebarError:
+    return TypebarError(
+        f"this llguidance cannot be used, which output in a given form needs: {problem}; pip install '{WANTED}'"
+    )
 
 
 class Vocabulary:
@@ -143,6 +158,8 @@ class Matcher:
         library = _library()
         init = _MatcherInit()
         library.llg_constraint_init_set_defaults(init, vocabulary.pointer)
+        if (init.max_items_in_row, init.max_grammar_size) != DEFAULTS:
+            raise _other_version("the fields of LlgConstraintInit have moved")
         init.log_stderr_level = 0
         init.verbose_errors = False
         for name, value in limits.items():
