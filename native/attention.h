@@ -39,7 +39,7 @@ struct AttentionPlan {
 struct AttentionShape {
   int heads;  // a multiple of kv_heads
   int kv_heads;
-  int head_dim;  // a multiple of 8
+  int head_dim;  // a multiple of 16
 
   int group() const { return heads / kv_heads; }  // query heads of a KV head
 };

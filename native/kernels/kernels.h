@@ -16,7 +16,7 @@ struct AttentionTask {
   int query_stride;
   int tokens;
   int heads;                  // query heads of this KV head
-  int head_dim;               // a multiple of 8
+  int head_dim;               // a multiple of 16
   int first_position;         // of query token 0
   int segment_begin;          // a multiple of the segment length
   int segment_end;            // exclusive; keys after a query's own position are masked

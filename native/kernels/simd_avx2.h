@@ -1,6 +1,6 @@
 #pragma once
 
-// Eight lanes in one AVX2 register. Included inside namespace typebar::avx2 by isa_avx2.cpp.
+// Eight lanes in one AVX2 register. Included inside the namespaces of the x86 instruction sets.
 
 struct f32x8 {
   __m256 v;

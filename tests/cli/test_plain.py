@@ -63,6 +63,7 @@ def test_reads_what_typer_reads(arguments):
         ["--help"], ["-h"], ["--preset", "help"], ["--port"], ["--port", ""], ["--port", "x"], ["--port", "1.5"],
         ["--port", "--threads", "2"], ["--prot", "1"], ["--log-prompts=yes"], ["--no-port"], ["a", "b"],
         ["a", "--model", "b"], ["--", "a"], ["-ma"], ["--temperature", "warm"], ["--thread", "2"], [""],
+        ["-m=x"], ["--port", "٣"],
     ],
     ids=" ".join,
 )  # fmt: skip

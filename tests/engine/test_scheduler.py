@@ -378,9 +378,29 @@ def test_nobody_guesses_beside_a_prompt():
 
 
 def test_guess_never_goes_beyond_the_last_token():
-    scheduler, cache = make()
-    for tokens in range(1, 8):
-        new = guessing([0] * 40, max_tokens=tokens)
+    guessed = set()
+    for tokens in range(1, 40):
+        scheduler, cache = make()
+        cache.vocabulary = 2
+        new = guessing([0, 1] * 10, max_tokens=tokens)
         scheduler.add(new)
+        while scheduler.running or scheduler.waiting:
+            plan = scheduler.schedule()
+            guessed.add(new.proposed)
+            assert new.length + new.proposed < new.max_length
+            scheduler.update(plan, cache.run(plan), 1.0)
+            if new.length == new.max_length:
+                scheduler.remove(new)
+        assert answer(new) == solo_answer([0, 1] * 10, tokens, 2)
+    assert guessed == {0, 1, 2, 3}
+
+
+def test_nobody_is_thrown_out_for_a_guess():
+    """Two requests of 16 · 4 tokens each in 8 blocks: a guess at the end of a block must not take the other's next."""
+    for seed in range(20):
+        scheduler, cache = make(blocks=8, max_num_seqs=2)
+        cache.vocabulary = 2
+        for number in range(2):
+            scheduler.add(guessing([seed % 2, number, 0, 1] * 5, max_tokens=44, max_model_len=64, cache_prompt=False))
         run_all(scheduler, cache)
-        assert new.num_output == tokens
+        assert not scheduler.num_preemptions

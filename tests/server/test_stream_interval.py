@@ -52,7 +52,6 @@ def test_gathered_answers_are_the_same_in_fewer_events(tiny_server: ServerProces
     for index in range(n):
         assert "".join(gathered[index]) == "".join(plain[index])
         assert len(gathered[index]) < len(plain[index]) / 2
-        assert plain[index][0].startswith(gathered[index][0]), "the first text waited"
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETION])

@@ -35,7 +35,8 @@ def read(arguments: Sequence[str]) -> dict[str, Any] | None:
             flags[_OFF[word].name] = False
             continue
         setting = _BY_FLAG.get(word) if word.startswith("-") else SETTINGS["model"]
-        if setting is None or (setting.kind == "switch" and equals):
+        is_short = word.startswith("-") and not word.startswith("--")
+        if setting is None or (equals and (is_short or setting.kind == "switch")):
             return None
         if not word.startswith("-"):
             text = word + equals + text
@@ -57,6 +58,8 @@ def _add(flags: dict[str, Any], setting: Setting, text: str) -> bool:
     if setting.kind == "list":
         flags.setdefault(name, []).append(text)
         return True
+    if not text.isascii() and setting.kind in ("integer", "number"):  # typer takes no other digits
+        return False
     try:
         flags[name] = setting.from_text(text) if setting.kind in ("integer", "number") else text
     except ValueError:

@@ -12,9 +12,8 @@ from typebar.config import MOST_GUESSES
 
 NGRAM = 3  # tokens that must have come before in the same order
 ROWS = MOST_GUESSES + 1  # tokens computed for little more than the price of one, over all sequences
-LEAST_RATE = (
-    0.2  # of guesses that must come true: 0.6 of 3, as a step of ROWS tokens takes 1.2 to 1.4 times that of one
-)
+# Of guesses that must come true: 0.6 of 3, since a step of ROWS tokens takes 1.2 to 1.4 times as long as one of one.
+LEAST_RATE = 0.2
 PAUSE = 32  # steps without guesses after that
 SMOOTHING = 0.25  # weight of the newest step
 
@@ -45,7 +44,8 @@ class Draft:
         if not len(places):
             return known[:0]
         start = int(places[-1]) + NGRAM
-        return known[start : start + min(limit, self.most)]
+        period = len(known) - start  # a run goes on as it is: less than all guesses may be known yet
+        return known[start + np.arange(min(limit, self.most)) % period]
 
     def learn(self, proposed: int, accepted: int) -> None:
         self.rate += SMOOTHING * (accepted / proposed - self.rate)

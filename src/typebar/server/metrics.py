@@ -45,7 +45,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_params_n": ("Answers that a request asked for.", (1, 2, 5, 10, 20)),
     "request_params_max_tokens": ("The max_tokens of a sequence, where the request set it.", _SIZE),
     "time_to_first_token_seconds": ("From arrival to the first token.", _FIRST_TOKEN),
-    "inter_token_latency_seconds": ("From one token of a sequence to the next.", _TOKEN),
+    "inter_token_latency_seconds": ("From one step that gave a sequence tokens to the next.", _TOKEN),
     "request_time_per_output_token_seconds": ("Mean time of a sequence's tokens after the first.", _TOKEN),
     "e2e_request_latency_seconds": ("From arrival to the end.", _REQUEST),
     "request_queue_time_seconds": ("From arrival to the first step.", _REQUEST),

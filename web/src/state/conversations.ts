@@ -92,8 +92,11 @@ export async function showBranch(message: Message): Promise<void> {
 export async function changeSettings(change: Partial<Settings>): Promise<void> {
   const next = changed(settings.value, change)
   defaults.value = next
-  await keep(store.setSetting('defaults', next))
-  if (open.value) await changeConversation(open.value.id, { settings: next })
+  // Both at once: `settings` must hold this change before the next key is typed.
+  await Promise.all([
+    open.value && changeConversation(open.value.id, { settings: next }),
+    keep(store.setSetting('defaults', next)),
+  ])
 }
 
 export async function remove(id: string): Promise<void> {
