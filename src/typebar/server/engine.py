@@ -69,6 +69,10 @@ class Engine(Protocol):
         """TypebarError where the model has none."""
         ...
 
+    def known(self, form: StructuredOutputsParams) -> object | None:
+        """The grammar of a form where it is made already, to be held as that of `compile`."""
+        ...
+
     def compile(self, form: StructuredOutputsParams) -> object:
         """Make the grammar of a form, which may take half a second: in any thread but the event loop's.
 

@@ -67,6 +67,9 @@ class LocalEngine:
     def chat_template(self) -> ChatTemplate:
         return self._model.chat_template()
 
+    def known(self, form: StructuredOutputsParams) -> Grammar | None:
+        return self._model.grammars.known(form)
+
     def compile(self, form: StructuredOutputsParams) -> Grammar:
         return self._model.grammars.compile(form)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from typebar.engine.params import MAX_CHOICES
@@ -17,15 +19,18 @@ from typebar.server.schema.chat import ChatRequest
 T = TypeVar("T")
 
 INLINE_CHARS = 8_000  # tokenized in 0.6 ms, in 10 where all are combining marks: no more on the event loop
+MAX_WAITING_FORMS = 16  # different ones that wait to be compiled: 8 seconds where each is as large as any may be
 MAX_TOKEN_BYTES = 256  # no vocabulary in use has longer tokens: text above this many bytes a token cannot fit
 _RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 
 
 class Prompter:
-    """Turns requests into prompts for one engine."""
+    """Turns requests into prompts for one engine. `on_reject`: called for each that is refused with 429."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, on_reject: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
+        self._on_reject = on_reject
+        self._compiling: dict[tuple[str, str], Future[object]] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="typebar-text")
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="typebar-grammar")
 
@@ -40,8 +45,27 @@ class Prompter:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def compile(self, form: StructuredOutputsParams) -> object:
-        """The grammar of a form, made one after the other. GrammarError where it cannot be kept to."""
-        return await asyncio.get_running_loop().run_in_executor(self._compiler, self._engine.compile, form)
+        """The grammar of a form, at once where it is known. Others are made one after the other, each once.
+
+        GrammarError where it cannot be kept to, APIError where too many wait.
+        """
+        if (grammar := self._engine.known(form)) is not None:
+            return grammar
+        future = self._compiling.get(form.grammar)
+        if future is None:
+            if len(self._compiling) >= MAX_WAITING_FORMS:
+                self._on_reject()
+                raise APIError(429, "too many forms wait to be compiled; try again later", code="queue_full",
+                               headers={"Retry-After": "1"})  # fmt: skip
+            future = asyncio.get_running_loop().run_in_executor(self._compiler, self._engine.compile, form)
+            self._compiling[form.grammar] = future
+            future.add_done_callback(partial(self._compiled, form.grammar))
+        return await asyncio.shield(future)
+
+    def _compiled(self, grammar: tuple[str, str], future: Future[object]) -> None:
+        del self._compiling[grammar]
+        if not future.cancelled():
+            future.exception()  # is heard of so, also where all who asked have gone
 
     async def chat(self, fields: ChatRequest) -> list[int]:
         """The prompt of a conversation. APIError or MessageError where it is none."""

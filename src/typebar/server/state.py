@@ -87,5 +87,6 @@ class ServerState:
             metrics.rejected,
             on_text if self.settings.log_prompts else None,
         )
-        self.serving = Serving(engine, jobs, Prompter(engine), metrics, names, self.settings.sampling)
+        prompter = Prompter(engine, metrics.rejected)
+        self.serving = Serving(engine, jobs, prompter, metrics, names, self.settings.sampling)
         return self.serving
