@@ -15,6 +15,11 @@ FORMS = ("json", "json_object", "choice", "regex")
 MAX_GRAMMAR_BYTES = 128 * 1024
 MAX_SCHEMA_DEPTH = 64  # of arrays and objects in each other, in the schema as it is written
 MAX_CHOICE_TEXTS = 1000
+MAX_REGEX_CHARACTERS = 4096  # of a regex, and of all patterns of a schema: 40 000 took 8 s and 0.8 GB to compile
+# Patterns and formats of a schema that may have to hold at the same time: whether any text fits all of them is searched
+# for, twice as long for each: 10 take some milliseconds, 16 took 4 s.
+MAX_JOINED_PATTERNS = 10
+MAX_PATTERNS = 64  # otherwise; keys of patternProperties are compared in pairs: 300 took 15 s
 MAX_MULTIPLE = 10_000  # states of the automaton that a multipleOf takes: 62 million took gigabytes
 
 # Between the parts of JSON: a space, or a new line and up to 7. With more a model could go on for ever, and with none a
@@ -76,9 +81,10 @@ def _schema(schema: Any) -> tuple[str, str]:
         value = json.loads(schema) if isinstance(schema, str) else schema
         if not isinstance(value, Mapping):
             raise _error("json", expected, type(schema))
-        multiples = _multiples(value)
+        contents = _contents(value)
         text = json.dumps({**value, "x-guidance": _WHITE_SPACE}, allow_nan=False, ensure_ascii=False)
-        _check_multiples(multiples)
+        _check_multiples(contents.multiples)
+        _check_patterns(contents)
     except (ArithmeticError, RecursionError, TypeError, UnicodeError, ValueError) as error:
         raise error if isinstance(error, ParameterError) else _error("json", expected, type(schema)) from error
     return "json_schema", text
@@ -104,15 +110,35 @@ def _choice(texts: Any) -> tuple[str, str]:
 def _regex(pattern: Any) -> tuple[str, str]:
     if not isinstance(pattern, str) or not pattern:
         raise _error("regex", "a regular expression, not empty", type(pattern))
+    if len(pattern) > MAX_REGEX_CHARACTERS:
+        raise _error("regex", f"at most {MAX_REGEX_CHARACTERS} characters", len(pattern))
     return "regex", pattern
 
 
-def _multiples(schema: Any) -> list[float]:
-    """Every multipleOf in a schema, read level by level: allOf may join them.
+@dataclass(slots=True)
+class _Contents:
+    """What of a schema is dear to compile, wherever it stands. `joins`: it has allOf or $ref, which join patterns."""
+
+    multiples: list[float] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)  # and names of formats
+    joins: bool = False
+
+    def add(self, schema: Mapping[Any, Any]) -> None:
+        number = schema.get("multipleOf")
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            self.multiples.append(number)
+        self.patterns += [text for name in ("pattern", "format") if isinstance(text := schema.get(name), str)]
+        keys = schema.get("patternProperties")
+        self.patterns += map(str, keys) if isinstance(keys, Mapping) else ()
+        self.joins = self.joins or "allOf" in schema or "$ref" in schema
+
+
+def _contents(schema: Any) -> _Contents:
+    """Read level by level.
 
     ParameterError where it is too deep or too large, which shows before much is read: entries and characters count.
     """
-    numbers: list[float] = []
+    contents = _Contents()
     level, size = [schema], 0
     for _ in range(MAX_SCHEMA_DEPTH):
         containers = [value for value in level if type(value) not in _SCALARS and isinstance(value, _CONTAINERS)]
@@ -121,15 +147,25 @@ def _multiples(schema: Any) -> list[float]:
         if size > MAX_GRAMMAR_BYTES:
             raise _too_large("json")
         if not containers:
-            return numbers
+            return contents
         mappings = [value for value in containers if isinstance(value, Mapping)]
-        given = [mapping["multipleOf"] for mapping in mappings if "multipleOf" in mapping]
-        numbers += [number for number in given if isinstance(number, int | float) and not isinstance(number, bool)]
+        for mapping in mappings:
+            contents.add(mapping)
         level = [item for value in containers for item in (value.values() if isinstance(value, Mapping) else value)]
         size += sum(len(str(key)) for mapping in mappings for key in mapping)
     if any(isinstance(value, _CONTAINERS) for value in level):
         raise _error("json", f"a JSON schema nested at most {MAX_SCHEMA_DEPTH} deep", type(schema))
-    return numbers
+    return contents
+
+
+def _check_patterns(contents: _Contents) -> None:
+    most = MAX_JOINED_PATTERNS if contents.joins else MAX_PATTERNS
+    if len(contents.patterns) > most:
+        where = " beside allOf or $ref" if contents.joins else ""
+        raise _error("json", f"a schema of at most {most} patterns and formats{where}", len(contents.patterns))
+    characters = sum(map(len, contents.patterns))
+    if characters > MAX_REGEX_CHARACTERS:
+        raise _error("json", f"a schema whose patterns have at most {MAX_REGEX_CHARACTERS} characters", characters)
 
 
 def _check_multiples(numbers: list[float]) -> None:

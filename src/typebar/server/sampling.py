@@ -90,7 +90,7 @@ def check_stream_options(stream: bool, options: StreamOptions | None) -> None:
 
 def stream_interval(options: StreamOptions | None) -> float:
     """Seconds for which a stream gathers the text of an answer, 0 where each piece is sent as it comes."""
-    interval = options.interval_ms if options is not None else 0
+    interval = (options.interval_ms if options is not None else None) or 0
     if not 0 <= interval <= MAX_INTERVAL:
         name = "stream_options.interval_ms"
         raise APIError(400, f"{name} must be from 0 to {MAX_INTERVAL}", param=name, code="invalid_value")

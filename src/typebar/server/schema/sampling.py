@@ -75,7 +75,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    interval_ms: Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MAX_INTERVAL})] = 0
+    interval_ms: Annotated[float | None, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MAX_INTERVAL})] = None
 
 
 FORMATS = ("text", "json_object", "json_schema")
