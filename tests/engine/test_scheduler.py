@@ -395,12 +395,15 @@ def test_guess_never_goes_beyond_the_last_token():
     assert guessed == {0, 1, 2, 3}
 
 
-def test_nobody_is_thrown_out_for_a_guess():
-    """Two requests of 16 · 4 tokens each in 8 blocks: a guess at the end of a block must not take the other's next."""
-    for seed in range(20):
-        scheduler, cache = make(blocks=8, max_num_seqs=2)
-        cache.vocabulary = 2
-        for number in range(2):
-            scheduler.add(guessing([seed % 2, number, 0, 1] * 5, max_tokens=44, max_model_len=64, cache_prompt=False))
-        run_all(scheduler, cache)
-        assert not scheduler.num_preemptions
+@pytest.mark.parametrize(
+    ("blocks", "prompts", "tokens"), [(4, (13, 10), (20, 30)), (4, (17, 10), (16, 38)), (5, (20, 11), (22, 52))]
+)
+def test_nobody_is_thrown_out_for_a_guess(blocks, prompts, tokens):
+    """The blocks suffice, as the first answer ends in time, but not for one more a little earlier."""
+    scheduler, cache = make(blocks=blocks, max_num_seqs=2)
+    cache.vocabulary = 2
+    for number in range(2):
+        prompt = ([number, 0, 1] * 20)[: prompts[number]]
+        scheduler.add(guessing(prompt, max_tokens=tokens[number], max_model_len=200, cache_prompt=False))
+    run_all(scheduler, cache)
+    assert not scheduler.num_preemptions
