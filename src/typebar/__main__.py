@@ -16,6 +16,7 @@ COMMANDS = {
     "serve": "typebar.cli.serve",
     "pull": "typebar.cli.pull",
     "rm": "typebar.cli.pull",
+    "inspect": "typebar.cli.inspect",
     "bench": "typebar.cli.bench",
     "doctor": "typebar.cli.doctor",
 }

@@ -30,6 +30,8 @@ def save(path: Path, report: Json) -> None:
 
 def check_writable(path: Path | None) -> None:
     """Before anything is measured: TypebarError where a report could not be written at the end."""
+    if path and path.is_dir():
+        raise TypebarError(f"{path} cannot be written: it is a folder, give the name of a file")
     if path and not (path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)):
         raise TypebarError(f"{path} cannot be written: make the folder {path.absolute().parent}, or write elsewhere")
 

@@ -1,0 +1,180 @@
+"""What the engine will hold of a checkpoint, tensor by tensor, worked out from its header: no weight is read.
+
+The rules are those of the native core (pack.cpp, model_load.cpp); the tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Protocol
+
+from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
+from typebar.memory import MIB
+from typebar.model.gguf import GGUFFile
+from typebar.model.names import match_tensors
+from typebar.model.spec import ModelSpec
+
+TILE_ROWS = 8  # rows are padded to whole tiles
+# Resident set of a process beside weights, keys and values, measured with vocabularies of 49 152 and 151 936 tokens:
+# interpreter and libraries, then the tokenizer and the buffers of logits.
+PROCESS_BYTES = 44 * MIB
+PROCESS_BYTES_PER_TOKEN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a matrix is held: `bits` for a weight, and for each `group` of them (0: none) an f16 scale, perhaps a min."""
+
+    format: str
+    bits: int
+    group: int = 0
+    has_min: bool = False
+
+    @property
+    def bits_per_weight(self) -> float:
+        return self.bits + (16 * (1 + self.has_min) / self.group if self.group else 0)
+
+
+F32 = Layout("f32", 32)
+Q4, Q5, Q6, Q8 = (Layout(f"q{bits}", bits, group=32) for bits in (4, 5, 6, 8))
+# By type in the file: the layout that changes no weight.
+LOSSLESS: dict[str, Layout] = {
+    "F32": F32,
+    "F16": Layout("f16", 16),
+    "BF16": Layout("bf16", 16),
+    "Q4_0": Q4,
+    "Q4_1": Layout("q4", 4, 32, has_min=True),
+    "Q5_0": Q5,
+    "Q5_1": Layout("q5", 5, 32, has_min=True),
+    "Q8_0": Q8,
+    "Q4_K": Layout("q4", 4, 32, has_min=True),
+    "Q5_K": Layout("q5", 5, 32, has_min=True),
+    "Q6_K": Layout("q6", 6, 16),
+}
+# By `--quant`: what matrices become, and what the output layer does; those that have the format already stay.
+REQUANTIZED: dict[str, tuple[Layout, Layout]] = {
+    "q8": (Q8, Q8),
+    "q4": (Q4, Q8),
+    "f32": (F32, F32),
+}
+IN_FILE = "in file"  # an embedding that is not the output layer: its rows are read from the file as they are needed
+
+
+class StoredTensor(Protocol):
+    """What must be known of a tensor in a file: element type, row-major shape, bytes."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """`format` is what the weights are held in, of `bytes`; `low_bytes` of them a screened output layer mostly skips.
+
+    A vector has one row. `type` and `file_bytes` are those in the file.
+    """
+
+    name: str
+    type: str
+    format: str
+    rows: int
+    cols: int
+    bits_per_weight: float
+    file_bytes: int
+    bytes: int
+    low_bytes: int = 0
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.rows > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All tensors of a model and what they come to, in bytes. `file_bytes`: of the files, with header and padding."""
+
+    spec: ModelSpec
+    quantization: str
+    tensors: tuple[PlannedTensor, ...]
+    file_bytes: int
+
+    @property
+    def matrices(self) -> list[PlannedTensor]:
+        """Those that the engine packs."""
+        return [tensor for tensor in self.tensors if tensor.is_matrix and tensor.format != IN_FILE]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the matrices held."""
+        return sum(tensor.bytes for tensor in self.matrices)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of matrices and vectors."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Over the matrices held, scales and padding rows included."""
+        return 8 * self.weight_bytes / sum(tensor.rows * tensor.cols for tensor in self.matrices)
+
+    def token_bytes(self, screened_head: bool = True) -> int:
+        """Of weights that are read for a decoded token. `screened_head`: its first pass alone, where it is possible."""
+        return self.weight_bytes - (sum(tensor.low_bytes for tensor in self.tensors) if screened_head else 0)
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """f16 keys and values of a token."""
+        return 4 * self.spec.num_layers * self.spec.num_kv_heads * self.spec.head_dim
+
+    def memory(self, context: int) -> int:
+        """About the resident set of a process that holds one sequence of `context` tokens."""
+        kv = blocks_for(context) * BLOCK_TOKENS * self.kv_token_bytes
+        return self.held_bytes + kv + PROCESS_BYTES + PROCESS_BYTES_PER_TOKEN * self.spec.vocab_size
+
+
+def open_plan(path: Path, quantization: str = "keep") -> Plan:
+    """The plan of the GGUF file `path`, or the split model that it is a shard of. Raises ModelFileError."""
+    gguf = GGUFFile.open(path)
+    spec = ModelSpec.from_gguf(gguf)
+    files = {tensor.path for tensor in gguf.tensors.values()} | {gguf.path}
+    size = sum(file.stat().st_size for file in files)
+    return Plan(spec, quantization, tuple(plan_tensors(match_tensors(spec, gguf), quantization)), size)
+
+
+def plan_tensors(tensors: Mapping[str, StoredTensor], quantization: str) -> list[PlannedTensor]:
+    """One planned tensor for each of a model, by canonical name."""
+    return [_planned(name, tensor, quantization, tied="head" not in tensors) for name, tensor in tensors.items()]
+
+
+def _planned(name: str, tensor: StoredTensor, quantization: str, tied: bool) -> PlannedTensor:
+    if len(tensor.shape) == 1:
+        cols, file_bytes = tensor.shape[0], tensor.nbytes
+        return PlannedTensor(name, tensor.type, "f32", 1, cols, F32.bits_per_weight, file_bytes, 4 * cols)
+    rows, cols = tensor.shape
+    if name == "embed" and not tied:
+        bits = 8 * tensor.nbytes / prod(tensor.shape)
+        return PlannedTensor(name, tensor.type, IN_FILE, rows, cols, bits, tensor.nbytes, 0)
+    is_head = name in ("embed", "head")
+    layout = _held(tensor.type, quantization, is_head)
+    padded = -(-rows // TILE_ROWS) * TILE_ROWS * cols
+    screens = is_head and layout == Q8
+    return PlannedTensor(
+        name, tensor.type, layout.format, rows, cols, layout.bits_per_weight, tensor.nbytes,
+        bytes=int(padded * layout.bits_per_weight) // 8, low_bytes=padded // 2 if screens else 0,
+    )  # fmt: skip
+
+
+def _held(type: str, quantization: str, is_head: bool) -> Layout:
+    lossless = LOSSLESS[type]
+    if quantization == "keep":
+        return lossless
+    wanted = REQUANTIZED[quantization][is_head]
+    return lossless if lossless.format == wanted.format else wanted

@@ -1,0 +1,54 @@
+import json
+import re
+
+import pytest
+from commands import typebar
+
+
+def test_table_of_the_real_model(coder_path, tmp_path):
+    target = tmp_path / "plan.json"
+    result = typebar("inspect", coder_path, "--context", 2048, "--json", target)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^layers\.23\.down +Q4_K +q4 +896 × 4864 +5 +2723840$", result.stdout, re.MULTILINE)
+    assert re.search(r"^attention +14 heads of 64, 2 for keys and values", result.stdout, re.MULTILINE)
+    report = json.loads(target.read_text())
+    assert report["file_bytes"] == coder_path.stat().st_size and report["context"] == 2048
+    assert report["kv_token_bytes"] == 2 * 24 * 2 * 64 * 2
+    assert len(report["tensors"]) == 291 and report["architecture"]["vocab_size"] == 151936
+    assert result.stdout.count("\nlayers.") == 24 * 12
+
+
+def test_expected_memory_is_that_of_a_process(coder_path, tmp_path):
+    """A context of 512 tokens is filled; what a process takes beside weights and keys is known to 10 MB."""
+    target = tmp_path / "plan.json"
+    typebar("inspect", coder_path, "--context", 512, "--json", target)
+    prompt = "one two three four five " * 90
+    answer = typebar("run", "-m", coder_path, "--max-model-len", 512, "--max-tokens", 2, "--json", stdin=prompt)
+    measured = json.loads(answer.stdout)
+    assert 450 < measured["prompt_tokens"] < 512
+    expected = json.loads(target.read_text())["memory_bytes"]
+    assert expected / 1e6 == pytest.approx(measured["timings"]["peak_rss_mb"], rel=0.05)
+
+
+def test_quantization_changes_the_plan(coder_path):
+    kept, small = (typebar("inspect", coder_path, "--quant", quant).stdout for quant in ("keep", "q4"))
+    assert re.search(r"^layers\.0\.q +Q5_0 +q5 ", kept, re.MULTILINE)
+    assert re.search(r"^layers\.0\.q +Q5_0 +q4 ", small, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["nowhere.gguf"], 1, "nowhere.gguf does not exist"),
+        (["no-such-model"], 1, "no-such-model"),
+        (["{tiny}", "--quant", "q3"], 2, "quantization must be one of"),
+        (["{tiny}", "--context", "4096"], 2, "--context must be at most 2048"),
+        (["{tiny}", "--json", "/nowhere/plan.json"], 1, "/nowhere/plan.json cannot be written"),
+        (["{tiny}", "--json", "/"], 1, "/ cannot be written"),
+        ([], 2, "MODEL"),
+    ],
+)
+def test_errors_name_the_thing(tiny_path, arguments, code, named):
+    result = typebar("inspect", *(word.format(tiny=tiny_path) for word in arguments))
+    assert result.returncode == code and named in result.stderr and "Traceback" not in result.stderr
+    assert result.stdout == ""
