@@ -64,7 +64,7 @@ void all_logits(Team& team, int member, const Kernels& kernels, const PackedMatr
 void best_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
                  std::span<const int> best, int usable, const Screen& screen, float* buffer, float* logits) {
   const int tiles = w.tiles();
-  const int taken = chunk_tiles(w);
+  const int taken = chunk_tiles(w, x.rows, team.size());
   team.for_chunks(member, (tiles + taken - 1) / taken, [&](int chunk) {
     const int begin = chunk * taken;
     kernels.screen(w, x, screen.spread, begin, std::min(begin + taken, tiles), usable, screen.lower + begin,

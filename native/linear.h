@@ -25,10 +25,13 @@ struct OutputBlock {
   int stride;
 };
 
-// Tiles that a member takes at a time: about 48 kB of weights, an even number up to 8.
-inline int chunk_tiles(const PackedMatrix& w) {
-  const std::size_t tile_bytes = std::max<std::size_t>(1, w.bytes() / w.tiles());
-  return std::clamp(int(48 * 1024 / tile_bytes) & ~1, 2, 8);
+// Tiles that a member takes at a time, an even number. Few rows: about 128 kB of weights, since a core reads long runs
+// of memory faster, but a third of its share at most. Many rows: 48 kB, which stay in the second-level cache.
+inline int chunk_tiles(const PackedMatrix& w, int rows, int members) {
+  const int tile_bytes = std::max(1, int(w.bytes() / w.tiles()));
+  if (rows > kRowBlock) return std::clamp(48 * 1024 / tile_bytes, 2, 8) & ~1;
+  const int most = std::clamp(w.tiles() / (3 * members), 2, kTileBuffer / 2 / (kRowBlock * kTileRows));
+  return std::clamp(128 * 1024 / tile_bytes, 2, most) & ~1;
 }
 
 // Multiplies several matrices with the same activations, shared among the team in chunks of tiles; every block of
@@ -37,14 +40,15 @@ inline int chunk_tiles(const PackedMatrix& w) {
 template <class Epilogue>
 void project(Team& team, int member, const Kernels& kernels, std::initializer_list<const PackedMatrix*> matrices,
              const Activations& x, float* buffer, Epilogue&& epilogue) {
+  const auto tiles_of_chunk = [&](const PackedMatrix& w) { return chunk_tiles(w, x.rows, team.size()); };
   int chunks = 0;
-  for (const PackedMatrix* w : matrices) chunks += (w->tiles() + chunk_tiles(*w) - 1) / chunk_tiles(*w);
+  for (const PackedMatrix* w : matrices) chunks += (w->tiles() + tiles_of_chunk(*w) - 1) / tiles_of_chunk(*w);
   team.for_chunks(member, chunks, [&](int chunk) {
     int matrix = 0;
     const PackedMatrix* w = nullptr;
     int tile_begin = 0;
     for (const PackedMatrix* candidate : matrices) {
-      const int tiles = chunk_tiles(*candidate);
+      const int tiles = tiles_of_chunk(*candidate);
       const int own = (candidate->tiles() + tiles - 1) / tiles;
       if (chunk < own) {
         w = candidate;
@@ -54,7 +58,7 @@ void project(Team& team, int member, const Kernels& kernels, std::initializer_li
       chunk -= own;
       ++matrix;
     }
-    const int tile_end = std::min(tile_begin + chunk_tiles(*w), w->tiles());
+    const int tile_end = std::min(tile_begin + tiles_of_chunk(*w), w->tiles());
     const int stride = (tile_end - tile_begin) * kTileRows;
     for (int row = 0; row < x.rows; row += kRowChunk) {
       const int row_end = std::min(row + kRowChunk, x.rows);

@@ -248,19 +248,23 @@ void Model::add_projection(int member, const PackedMatrix& w, const Activations&
   });
 }
 
-// x_mlp = quantized silu(gate·x) · (up·x), 32 outputs of both matrices at a time so that they make whole groups
+// x_mlp = quantized silu(gate·x) · (up·x), the same outputs of both matrices at a time, whole groups of 32
 void Model::gate_up(int member, const LayerWeights& w) {
   constexpr int kTiles = kGroup / kTileRows;
+  const bool few = tokens_ <= kRowBlock;
+  const int taken = few ? std::max(kTiles, chunk_tiles(w.gate, tokens_, team_.size()) / kTiles * kTiles) : kTiles;
   float* gate = scratch_.tile_buffers[member];
-  float* up = gate + kRowChunk * kGroup;
-  team_.for_chunks(member, config_.intermediate_size / kGroup, [&](int chunk) {
+  float* up = gate + kTileBuffer / 2;
+  team_.for_chunks(member, (w.gate.tiles() + taken - 1) / taken, [&](int chunk) {
+    const int begin = chunk * taken, end = std::min(begin + taken, w.gate.tiles());
+    const int width = (end - begin) * kTileRows;
     for (int row = 0; row < tokens_; row += kRowChunk) {
       const int row_end = std::min(row + kRowChunk, tokens_);
-      kernels_.matmul(w.gate, scratch_.x, row, row_end, chunk * kTiles, (chunk + 1) * kTiles, gate, kGroup);
-      kernels_.matmul(w.up, scratch_.x, row, row_end, chunk * kTiles, (chunk + 1) * kTiles, up, kGroup);
-      kernels_.silu_mul(gate, up, (row_end - row) * kGroup, gate);
+      kernels_.matmul(w.gate, scratch_.x, row, row_end, begin, end, gate, width);
+      kernels_.matmul(w.up, scratch_.x, row, row_end, begin, end, up, width);
+      kernels_.silu_mul(gate, up, (row_end - row) * width, gate);
       for (int r = row; r < row_end; ++r) {
-        kernels_.quantize(gate + (r - row) * kGroup, kGroup, r, chunk * kGroup, scratch_.x_mlp);
+        kernels_.quantize(gate + (r - row) * width, width, r, begin * kTileRows, scratch_.x_mlp);
       }
     }
   });
