@@ -6,7 +6,7 @@ import pytest
 
 from typebar.errors import ModelFileError, TypebarError
 from typebar.model.catalog import CATALOG, DEFAULT_MODEL, HubFile, WebFile, Wheels, find
-from typebar.model.choose import choose, local_model, shards
+from typebar.model.choose import choose, local_model, shards, texts
 from typebar.model.download import local_path, parse, resolve_model
 
 REPO = [
@@ -39,11 +39,55 @@ def test_split_models_are_one_choice() -> None:
     assert shards(names[1]) == names
 
 
-def test_nothing_to_choose() -> None:
-    with pytest.raises(TypebarError, match="safetensors files, which typebar does not read yet"):
-        choose(["model.safetensors", "config.json"], None, "org/m")
-    with pytest.raises(TypebarError, match="org/m has no GGUF file"):
-        choose(["README.md"], None, "org/m")
+FOLDER = [
+    "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "original/x.pth"
+]  # fmt: skip
+
+
+def test_safetensors_where_no_gguf_is() -> None:
+    assert choose(FOLDER, None, "org/m") == "config.json"
+    assert choose([*FOLDER, "m-q8_0.gguf"], None, "org/m") == "m-q8_0.gguf"
+    for wanted in ("safetensors", "model.safetensors"):
+        assert choose([*FOLDER, "m-q8_0.gguf"], wanted, "org/m") == "config.json"
+    assert texts([*FOLDER, "chat_template.jinja", "sub/tokenizer.json"]) == [
+        "config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        (["README.md"], "org/m has no GGUF file and no model in safetensors"),
+        (["model.safetensors", "unet/config.json"], r"holds safetensors files but no config\.json"),
+        (["adapter_config.json", "adapter_model.safetensors"], "holds an adapter"),
+        (["config.json", "unet/model.safetensors"], "no model in safetensors"),
+        (["config.json", "pytorch_model.bin"], r"pickled Python objects \(pytorch_model\.bin\).* save_pretrained"),
+        (["config.json", "pytorch_model-00001-of-00002.bin"], "pickled Python objects"),
+        (["config.json", "original/consolidated.00.pth"], "pickled Python objects"),
+        (["config.json", "training_args.bin"], "no model in safetensors"),
+    ],
+)
+def test_nothing_to_choose(files: list[str], problem: str) -> None:
+    with pytest.raises(TypebarError, match=problem):
+        choose(files, None, "org/m")
+
+
+def test_quantization_where_no_gguf_is() -> None:
+    with pytest.raises(TypebarError, match=r"org/m has no 'Q8_0'; it has no GGUF file"):
+        choose(FOLDER, "Q8_0", "org/m")
+
+
+def test_local_folders_of_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        assert resolve_model(str(path)).path == tmp_path
+    monkeypatch.chdir(tmp_path)
+    resolved = resolve_model("./")
+    assert (resolved.path.resolve(), resolved.name) == (tmp_path, tmp_path.name)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ModelFileError, match=r"model\.safetensors is not a \.gguf file, nor a folder with config"):
+        resolve_model(str(tmp_path / "model.safetensors"))
 
 
 def test_local_files(tmp_path: Path) -> None:

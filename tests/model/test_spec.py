@@ -8,11 +8,12 @@ import pytest
 
 from tiny_model import TinyModel, write_tiny_gguf
 from typebar.errors import ModelFileError
-from typebar.model.gguf import GGUFFile, GGUFTensor, dequantize
+from typebar.model.gguf import GGUFFile, dequantize
 from typebar.model.names import expected_tensors, match_tensors
 from typebar.model.rope import RopeSpec, half_split_rows
 from typebar.model.spec import ModelSpec
 from typebar.model.strings import StringArray
+from typebar.model.tensor import FileTensor
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
 
@@ -36,7 +37,7 @@ def with_metadata(model: TinyModel, **changes: object) -> GGUFFile:
     return replace(gguf, metadata=MappingProxyType(metadata))
 
 
-def with_tensors(model: TinyModel, removed: str = "", **added: GGUFTensor) -> GGUFFile:
+def with_tensors(model: TinyModel, removed: str = "", **added: FileTensor) -> GGUFFile:
     gguf = GGUFFile.open(model.path)
     tensors = {name: tensor for name, tensor in gguf.tensors.items() if name != removed}
     tensors |= {name.replace("__", "."): tensor for name, tensor in added.items()}

@@ -1,4 +1,3 @@
-import json
 import random
 import subprocess
 import sys
@@ -301,74 +300,6 @@ def test_nul_and_lone_surrogates(coder: Tokenizer) -> None:
     assert coder.decode(coder.encode("a\ud800b")) == "a\ufffdb"
     assert coder.decode(coder.encode("\ud83d\ude00")) == "😀"
     assert coder.encode("") == []
-
-
-def test_same_tokenizer_from_a_hugging_face_folder(
-    coder: Tokenizer, coder_metadata: dict[str, Any], tmp_path: Path
-) -> None:
-    hf_qwen2_tokenizer(coder_metadata).save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"eos_token_id": 151664}')
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [151645, 151643]}')
-    tokenizer = Tokenizer.from_file(tmp_path / "tokenizer.json")
-    assert tokenizer.control_tokens == coder.control_tokens
-    assert tokenizer.special_ids == coder.special_ids
-    assert tokenizer.end_ids == {IM_END, ENDOFTEXT, 151_664}
-    assert tokenizer.eos_id == IM_END and tokenizer.bos_id is None and not tokenizer.add_bos
-    assert tokenizer.chat_template == coder.chat_template
-    assert tokenizer.vocab_size == 151_665
-    for text in random_texts(500, seed=5):
-        assert tokenizer.encode(text) == coder.encode(text)
-        assert tokenizer.encode(text, parse_special=True) == coder.encode(text, parse_special=True)
-
-
-def test_hugging_face_folders_of_the_other_families(
-    smollm: Tokenizer, smollm_metadata: dict[str, Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "tokenizer.json"
-    for pre in ("smollm", "llama-bpe", "gpt-2"):
-        library_bpe(smollm_metadata, pre).save(str(path))
-        ours, theirs = Tokenizer.from_file(path), Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.pre": pre})
-        for text in random_texts(200, seed=8):
-            assert ours.encode(text) == theirs.encode(text)
-    saved = json.loads(path.read_text())
-    for changes in (
-        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
-        {"pre_tokenizer": {"type": "Whitespace"}, "decoder": {"type": "ByteLevel"}},
-        {"normalizer": {"type": "Lowercase"}},
-    ):
-        path.write_text(json.dumps({**saved, **changes}))
-        with pytest.raises(ModelFileError, match="cuts text in a way"):
-            Tokenizer.from_file(path)
-    for vocab in ({"a": 0, "b": 0}, {"a": -1}, {"a": 1 << 40}, {"a": "0"}, {}, {"\ud800": 0}):
-        path.write_text(json.dumps({**saved, "model": {**saved["model"], "vocab": vocab, "merges": []}}))
-        with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
-            Tokenizer.from_file(path)
-    for changes in (
-        {"added_tokens": [{"id": 1}]},
-        {"added_tokens": {"id": 1}},
-        {"added_tokens": [{"id": 1, "content": 1}]},
-        {"model": {"type": "BPE", "merges": []}},
-        {"model": {"type": "BPE", "vocab": [], "merges": []}},
-        {"normalizer": "NFC"},
-        {"pre_tokenizer": {"pretokenizers": None}, "decoder": {"type": "ByteLevel"}},
-    ):
-        path.write_text(json.dumps({**saved, **changes}))
-        with pytest.raises(ModelFileError, match=r"tokenizer\.json is not"):
-            Tokenizer.from_file(path)
-
-
-def test_damaged_hugging_face_files(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    with pytest.raises(ModelFileError, match=r"cannot read .*tokenizer\.json"):
-        Tokenizer.from_file(path)
-    for text, problem in [("{", "cannot read"), ("[]", "JSON object"), ('{"model": {"type": "Unigram"}}', "'Unigram'")]:
-        path.write_text(text)
-        with pytest.raises(ModelFileError, match=problem):
-            Tokenizer.from_file(path)
-    model = {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}
-    path.write_text(json.dumps({"model": model, "decoder": {"type": "ByteLevel"}, "added_tokens": []}))
-    with pytest.raises(ModelFileError, match=r"tokenizer\.json"):
-        Tokenizer.from_file(path)
 
 
 def test_decoding_keeps_no_table(coder: Tokenizer) -> None:

@@ -1,9 +1,12 @@
-"""Choosing a GGUF file: among the quantizations of a repository or folder, and among the shards of a split model."""
+"""Choosing what to run of a repository or folder: a GGUF file among its quantizations, or its safetensors.
+
+A model in safetensors is a folder of files, of which `config.json` stands for all.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
 from typebar.errors import ModelFileError, TypebarError
@@ -13,8 +16,16 @@ PREFERENCE = (
     "Q4_K_M", "Q8_0", "Q5_K_M", "Q6_K", "Q4_K_S", "Q5_K_S", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16", "F32"
 )  # fmt: skip
 
+CONFIG = "config.json"
+# What such a folder says besides the weights.
+_TEXTS = (
+    CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "model.safetensors.index.json",
+)  # fmt: skip
+
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
 _NOT_A_MODEL = re.compile(r"mmproj|imatrix|(^|[/.-])lora[.-]", re.IGNORECASE)
+_PICKLE = re.compile(r"(.*/)?((pytorch_)?model[^/]*\.bin|[^/]*\.(pt|pth|ckpt))")
 
 
 def shards(file: str) -> list[str]:
@@ -31,19 +42,25 @@ def has_quantization(file: str, quantization: str) -> bool:
     return re.search(rf"(^|[^A-Za-z0-9]){re.escape(quantization)}([^A-Za-z0-9_]|$)", file, re.IGNORECASE) is not None
 
 
-def choose(files: Iterable[str], wanted: str | None, where: str) -> str:
-    """The GGUF file to take from `files` (paths relative to `where`); of a split one, the first shard.
+def texts(files: Iterable[str]) -> list[str]:
+    """Which of a repository's `files` say what a model in safetensors is, its configuration first."""
+    return sorted(set(files) & set(_TEXTS), key=_TEXTS.index)
 
-    `wanted` is a file name, a quantization, or None for the first of `PREFERENCE` that is there.
-    Raises TypebarError if nothing fits, naming what there is.
+
+def choose(files: Iterable[str], wanted: str | None, where: str) -> str:
+    """The file to take from `files` (paths relative to `where`): a GGUF file, of a split one the first shard, or the
+    `config.json` of a model in safetensors.
+
+    `wanted` is a file name, a quantization, "safetensors", or None for the first of `PREFERENCE` that is there, and for
+    safetensors where no GGUF file is. Raises TypebarError if nothing fits, naming what there is.
     """
     names = sorted(files)
     models = [name for name in names if name.lower().endswith(".gguf") and not _NOT_A_MODEL.search(name)]
+    firsts = [name for name in models if shards(name)[0] == name]
+    if (wanted is None and not firsts) or (wanted or "").lower().endswith("safetensors"):
+        return _safetensors(names, where)
     if wanted in names:
         return shards(wanted)[0]
-    firsts = [name for name in models if shards(name)[0] == name]
-    if not firsts:
-        raise _nothing(names, where)
     for quantization in (wanted,) if wanted else PREFERENCE:
         for name in sorted(firsts, key=lambda name: (len(PurePosixPath(name).parts), len(name))):
             if has_quantization(name, quantization):
@@ -51,31 +68,54 @@ def choose(files: Iterable[str], wanted: str | None, where: str) -> str:
     if wanted is None and len(firsts) == 1:
         return firsts[0]
     what = f"no {wanted!r}" if wanted else "no GGUF file of a type that typebar prefers"
-    raise TypebarError(f"{where} has {what}; it has {', '.join(firsts)}: name one of these after a colon")
+    there = f"it has {', '.join(firsts)}: name one of these after a colon" if firsts else "it has no GGUF file"
+    raise TypebarError(f"{where} has {what}; {there}")
 
 
-def _nothing(names: list[str], where: str) -> TypebarError:
-    if any(name.endswith(".safetensors") for name in names):
-        return TypebarError(
-            f"{where} holds safetensors files, which typebar does not read yet: "
-            "take the GGUF form of the model, often in a repository whose name ends in -GGUF"
+def _safetensors(names: Collection[str], where: str) -> str:
+    has_weights = any(name.endswith(".safetensors") and "/" not in name for name in names)
+    if has_weights and CONFIG in names:
+        return CONFIG
+    if "adapter_config.json" in names:
+        problem = "holds an adapter (LoRA), not a model: merge it into its base model first"
+    elif has_weights:
+        problem = "holds safetensors files but no config.json: take the folder that transformers reads"
+    elif pickle := next(filter(_PICKLE.fullmatch, names), None):
+        problem = (
+            f"holds its weights as pickled Python objects ({pickle}), which can run any code when they are read, so "
+            "typebar does not: take a repository with safetensors or GGUF files, or write them once with transformers' "
+            "save_pretrained where you trust them"
         )
-    return TypebarError(f"{where} has no GGUF file")
+    else:
+        problem = "has no GGUF file and no model in safetensors"
+    raise TypebarError(f"{where} {problem}")
+
+
+def model_path(file: Path) -> Path:
+    """What is loaded where `file` was chosen: itself, or the folder of a model in safetensors."""
+    return file.parent if file.name == CONFIG else file
 
 
 def local_model(path: Path) -> Path:
-    """The GGUF file that a user's `path` means: a file (any shard of a split model), or a folder that holds one.
+    """The model that a user's `path` means: a GGUF file (any shard of a split one), a folder that holds one or a model
+    in safetensors, or a .safetensors file of such a folder.
 
-    Returns the first shard of a split model. Raises ModelFileError if a shard or the file is missing.
+    Returns the first shard of a split model, and the folder of safetensors. Raises ModelFileError if a shard or the
+    file is missing.
     """
     if path.is_dir():
         # Not deeper: a folder such as /home holds models that nobody meant.
         files = [*path.glob("*"), *path.glob("*/*")]
         names = [str(file.relative_to(path)) for file in files if file.is_file()]
-        path = path / choose(names, None, str(path))
+        chosen = path / choose(names, None, str(path))
+        if chosen.name == CONFIG:
+            return path
+        path = chosen
     missing = [name for name in shards(path.name) if not path.with_name(name).is_file()]
     if missing:
         raise ModelFileError(f"{path.with_name(missing[0])} does not exist")
+    if path.suffix.lower() == ".safetensors" and path.with_name(CONFIG).is_file():
+        return path.parent
     if path.suffix.lower() != ".gguf":
-        raise ModelFileError(f"{path} is not a .gguf file")
+        raise ModelFileError(f"{path} is not a .gguf file, nor a folder with config.json and safetensors")
     return path.with_name(shards(path.name)[0])

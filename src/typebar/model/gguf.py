@@ -26,8 +26,9 @@ from typebar import _native
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType, Bytes, dequantize
 from typebar.model.strings import StringArray
+from typebar.model.tensor import FileTensor
 
-__all__ = ["GGUFFile", "GGUFTensor", "MetadataValue", "dequantize"]
+__all__ = ["GGUFFile", "MetadataValue", "dequantize"]
 
 MetadataValue = int | float | bool | str | StringArray | NDArray[Any]
 T = TypeVar("T", int, float, bool, str, StringArray, NDArray[Any])
@@ -61,18 +62,6 @@ _NOT_GGUF = {
 
 
 @dataclass(frozen=True, slots=True)
-class GGUFTensor:
-    """Where a tensor lies. `shape` is row-major, (rows, columns); `offset` counts from the start of the file `path`."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    path: Path
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class GGUFFile:
     """A parsed GGUF model: `metadata` of the (first) file and the tensors of all shards, by name.
 
@@ -81,7 +70,7 @@ class GGUFFile:
 
     path: Path
     metadata: Mapping[str, MetadataValue]
-    tensors: Mapping[str, GGUFTensor]
+    tensors: Mapping[str, FileTensor]
 
     @staticmethod
     def open(path: Path | str) -> "GGUFFile":
@@ -117,18 +106,9 @@ class GGUFFile:
             raise ModelFileError(f"{self.path}: metadata {key!r} is missing, the file is not a complete model")
         return value
 
-    def raw(self, tensor: GGUFTensor) -> Bytes:
+    def raw(self, tensor: FileTensor) -> Bytes:
         """The bytes of a tensor, uint8 [nbytes]. ModelFileError where the file has become shorter since."""
-        try:
-            data = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
-        except OSError as error:
-            raise ModelFileError(f"{tensor.path}: cannot be read: {error.strerror}") from error
-        if data.size != tensor.nbytes:
-            raise ModelFileError(
-                f"{tensor.path}: {data.size} of the {tensor.nbytes} bytes of tensor {tensor.name!r} are left, "
-                "the file was changed while it was read"
-            )
-        return data
+        return tensor.read()
 
 
 class _PrefixTooShort(Exception):
@@ -321,17 +301,17 @@ def _read_tensor(cursor: _Cursor, index: int) -> tuple[str, BlockType, tuple[int
 
 def _place(
     cursor: _Cursor, listed: list[tuple[str, BlockType, tuple[int, ...], int]], alignment: int
-) -> dict[str, GGUFTensor]:
+) -> dict[str, FileTensor]:
     """Turn offsets into file positions; every tensor must be aligned, inside the file and apart from the others."""
     data_start = -(-cursor.position // alignment) * alignment
-    tensors: dict[str, GGUFTensor] = {}
+    tensors: dict[str, FileTensor] = {}
     for name, block, shape, offset in listed:
         if name in tensors:
             raise cursor.error(f"tensor {_shown(name)} is there twice: damaged file")
         if offset % alignment:
             raise cursor.error(f"tensor {_shown(name)} has the offset {offset}, not a multiple of {alignment}")
         nbytes = prod(shape) // block.length * block.nbytes
-        tensors[name] = GGUFTensor(name, block.name, shape, cursor.path, data_start + offset, nbytes)
+        tensors[name] = FileTensor(name, block.name, shape, cursor.path, data_start + offset, nbytes)
     by_offset = sorted(tensors.values(), key=lambda tensor: tensor.offset)
     for before, after in pairwise(by_offset):
         if before.offset + before.nbytes > after.offset:
@@ -355,7 +335,7 @@ def _join_shards(opened: GGUFFile, count: int, name: re.Match[str] | None) -> GG
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise ModelFileError(f"{opened.path}: shards missing beside it: {', '.join(missing[:5])}: download them")
-    tensors: dict[str, GGUFTensor] = {}
+    tensors: dict[str, FileTensor] = {}
     shards = [opened if path == opened.path else _read_header(path) for path in paths]
     for number, shard in enumerate(shards):
         stated = shard.require("split.no", int), shard.require("split.count", int)

@@ -1,8 +1,8 @@
-"""From a GGUF file to a model that can run: weights packed, tokenizer built, room for keys and values reserved."""
+"""From a model on disk to a model that can run: weights packed, tokenizer built, room for keys and values reserved."""
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -10,19 +10,17 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from typebar import _native
 from typebar.config import EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
 from typebar.engine.grammar import Grammars
 from typebar.errors import ModelFileError, ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
-from typebar.model.gguf import GGUFFile, GGUFTensor
-from typebar.model.names import match_tensors
+from typebar.model.checkpoint import open_checkpoint
 from typebar.model.rope import inverse_frequencies
 from typebar.model.spec import ModelSpec
-from typebar.text.tokenizer import UNUSED, Tokenizer
+from typebar.model.tensor import FileTensor
+from typebar.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typebar.text.chat import ChatTemplate
@@ -71,24 +69,22 @@ class LoadedModel:
 def load_model(
     path: Path | str, config: EngineConfig | None = None, *, name: str | None = None, **settings: Any
 ) -> LoadedModel:
-    """Load the GGUF file `path`, or the split model that it is a shard of.
+    """Load the GGUF file `path`, the split model that it is a shard of, or the Hugging Face folder `path`.
 
     `settings` are fields of EngineConfig that take the place of `config`'s. The tokenizer is built while the weights
     are packed. Raises ModelFileError for a file that cannot be run, TypebarError where the memory is too small or the
     processor lacks the instruction set asked for, ParameterError for settings out of range.
     """
     config = replace(config or EngineConfig(), **settings)
-    gguf = GGUFFile.open(path)
-    spec = ModelSpec.from_gguf(gguf)
-    tensors = match_tensors(spec, gguf)
+    checkpoint = open_checkpoint(path)
+    path, spec, tensors = checkpoint.path, checkpoint.spec, checkpoint.tensors
     max_model_len, kv_blocks = _kv_size(spec, config, _packed_bytes(tensors, config.quantization))
-    with _native_errors(gguf.path):
+    with _native_errors(path):
         threads, threads_reason = _threads(config.threads)
-    usable_vocab = _usable_vocab(spec, gguf.metadata)
     frequencies, attention_factor = inverse_frequencies(spec.rope, spec.head_dim, max_model_len)
     shape = _native.ModelConfig(
         vocab_size=spec.vocab_size,
-        usable_vocab=usable_vocab,
+        usable_vocab=checkpoint.usable_vocab,
         hidden_size=spec.hidden_size,
         num_layers=spec.num_layers,
         num_heads=spec.num_heads,
@@ -104,12 +100,11 @@ def load_model(
         max_step_sequences=config.max_num_seqs,
         screened_head=config.screened_head,
     )
-    path, metadata = gguf.path, gguf.metadata
-    del gguf  # with the thread's own reference gone too, the header is free before all weights are packed
+    usable_vocab, build_tokenizer = checkpoint.usable_vocab, [checkpoint.build_tokenizer]
+    del checkpoint  # the thread drops what the files say of the tokenizer, so it is free before all weights are packed
     with ThreadPoolExecutor(1) as background:
-        building_tokenizer = background.submit(_tokenizer, [metadata])
+        building_tokenizer = background.submit(_tokenizer, build_tokenizer)
         compiling_template = background.submit(lambda: _template(building_tokenizer.result()))
-        del metadata
         with _native_errors(path):
             native = _native.Model(shape, threads, config.isa)
             _load_weights(native, tensors, config.quantization, spec.rope_interleaved)
@@ -145,9 +140,9 @@ def _native_errors(path: Path) -> Iterator[None]:
         raise TypebarError(f"{path}: too little memory: use a smaller model, or free some") from error
 
 
-def _tokenizer(holder: list[Mapping[str, Any]]) -> Tokenizer:
-    """The tokenizer of the only item of `holder`, which is taken out so that it can be freed."""
-    tokenizer = Tokenizer.from_gguf(holder.pop())
+def _tokenizer(holder: list[Callable[[], Tokenizer]]) -> Tokenizer:
+    """What the only item of `holder` builds, which is taken out so that it can be freed."""
+    tokenizer = holder.pop()()
     _native.release_free_memory()
     return tokenizer
 
@@ -163,7 +158,7 @@ def _template(tokenizer: Tokenizer) -> "tuple[ChatTemplate | None, str]":
 
 def _load_weights(
     native: _native.Model,
-    tensors: Mapping[str, GGUFTensor],
+    tensors: Mapping[str, FileTensor],
     quantization: str,
     interleaved_rope: bool,
 ) -> None:
@@ -177,18 +172,9 @@ def _load_weights(
         native.load(sources, quantization, interleaved_rope)
 
 
-def _source(name: str, tensor: GGUFTensor, descriptor: int) -> _native.TensorSource:
+def _source(name: str, tensor: FileTensor, descriptor: int) -> _native.TensorSource:
     rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, *tensor.shape)
     return _native.TensorSource(name=name, type=tensor.type, rows=rows, cols=cols, fd=descriptor, offset=tensor.offset)
-
-
-def _usable_vocab(spec: ModelSpec, metadata: Mapping[str, Any]) -> int:
-    """Rows of the vocabulary before the padding at its end."""
-    types = metadata.get("tokenizer.ggml.token_type")
-    if types is None:
-        return spec.vocab_size
-    used = np.flatnonzero(np.asarray(types) != UNUSED)
-    return int(used[-1]) + 1 if used.size else spec.vocab_size
 
 
 def _threads(wanted: int | None) -> tuple[int, str]:
@@ -200,7 +186,7 @@ def _threads(wanted: int | None) -> tuple[int, str]:
     return min(wanted, allowed), "as asked for"
 
 
-def _packed_bytes(tensors: Mapping[str, GGUFTensor], quantization: str) -> int:
+def _packed_bytes(tensors: Mapping[str, FileTensor], quantization: str) -> int:
     """About the memory that the weights take."""
     if quantization == "keep":
         return int(1.1 * sum(tensor.nbytes for tensor in tensors.values()))

@@ -1,34 +1,67 @@
-"""Canonical tensor names, their shapes, and how a GGUF file calls them.
+"""Canonical tensor names, their shapes, and how a GGUF file and a Hugging Face folder call them.
 
 embed, head (absent where tied), final_norm, and for each layer i `layers.{i}.` + attn_norm, q, k, v, o, q_bias, k_bias,
 v_bias, q_norm, k_norm, mlp_norm, gate, up, down. Matrices are [outputs, inputs], so y = W·x.
 """
 
 import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from typebar.errors import ModelFileError
-from typebar.model.gguf import GGUFFile, GGUFTensor
+from typebar.model.gguf import GGUFFile
 from typebar.model.spec import ModelSpec
+from typebar.model.tensor import FileTensor
 
-_MODEL_NAMES = {"embed": "token_embd.weight", "head": "output.weight", "final_norm": "output_norm.weight"}
-_LAYER_NAMES = {
-    "attn_norm": "attn_norm.weight",
-    "q": "attn_q.weight",
-    "k": "attn_k.weight",
-    "v": "attn_v.weight",
-    "o": "attn_output.weight",
-    "q_bias": "attn_q.bias",
-    "k_bias": "attn_k.bias",
-    "v_bias": "attn_v.bias",
-    "q_norm": "attn_q_norm.weight",
-    "k_norm": "attn_k_norm.weight",
-    "mlp_norm": "ffn_norm.weight",
-    "gate": "ffn_gate.weight",
-    "up": "ffn_up.weight",
-    "down": "ffn_down.weight",
+# Canonical part → name in the file; {} is the number of the layer.
+_GGUF_NAMES = {
+    "embed": "token_embd.weight",
+    "head": "output.weight",
+    "final_norm": "output_norm.weight",
+    "attn_norm": "blk.{}.attn_norm.weight",
+    "q": "blk.{}.attn_q.weight",
+    "k": "blk.{}.attn_k.weight",
+    "v": "blk.{}.attn_v.weight",
+    "o": "blk.{}.attn_output.weight",
+    "q_bias": "blk.{}.attn_q.bias",
+    "k_bias": "blk.{}.attn_k.bias",
+    "v_bias": "blk.{}.attn_v.bias",
+    "q_norm": "blk.{}.attn_q_norm.weight",
+    "k_norm": "blk.{}.attn_k_norm.weight",
+    "mlp_norm": "blk.{}.ffn_norm.weight",
+    "gate": "blk.{}.ffn_gate.weight",
+    "up": "blk.{}.ffn_up.weight",
+    "down": "blk.{}.ffn_down.weight",
 }
 # Tables of RoPE angles: the first is read into RopeSpec, the second is derived data in old conversions.
-_NOT_WEIGHTS = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd\.weight")
+_GGUF_NOT_WEIGHTS = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd\.weight")
+
+# The types of numbers that a folder may hold, as safetensors and the native core call them.
+PLAIN_TYPES = ("F32", "F16", "BF16")
+_FOLDER_NAMES = {
+    "embed": "model.embed_tokens.weight",
+    "head": "lm_head.weight",
+    "final_norm": "model.norm.weight",
+    "attn_norm": "model.layers.{}.input_layernorm.weight",
+    "q": "model.layers.{}.self_attn.q_proj.weight",
+    "k": "model.layers.{}.self_attn.k_proj.weight",
+    "v": "model.layers.{}.self_attn.v_proj.weight",
+    "o": "model.layers.{}.self_attn.o_proj.weight",
+    "q_bias": "model.layers.{}.self_attn.q_proj.bias",
+    "k_bias": "model.layers.{}.self_attn.k_proj.bias",
+    "v_bias": "model.layers.{}.self_attn.v_proj.bias",
+    "q_norm": "model.layers.{}.self_attn.q_norm.weight",
+    "k_norm": "model.layers.{}.self_attn.k_norm.weight",
+    "mlp_norm": "model.layers.{}.post_attention_layernorm.weight",
+    "gate": "model.layers.{}.mlp.gate_proj.weight",
+    "up": "model.layers.{}.mlp.up_proj.weight",
+    "down": "model.layers.{}.mlp.down_proj.weight",
+}
+# RoPE angles of old conversions; an output layer beside a tied embedding and biases of the attention's output, which
+# checkpoint.py looks at.
+_FOLDER_NOT_WEIGHTS = re.compile(
+    r"model\.layers\.\d+\.self_attn\.(rotary_emb\.inv_freq|o_proj\.bias)|model\.rotary_emb\.inv_freq|lm_head\.weight"
+)
 
 
 def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -66,33 +99,77 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def gguf_names(spec: ModelSpec) -> dict[str, str]:
     """GGUF name → canonical name of every tensor that a model of this spec has."""
-    return {_gguf_name(canonical): canonical for canonical in expected_tensors(spec)}
+    return {_file_name(_GGUF_NAMES, canonical): canonical for canonical in expected_tensors(spec)}
 
 
-def _gguf_name(canonical: str) -> str:
-    if canonical in _MODEL_NAMES:
-        return _MODEL_NAMES[canonical]
-    _, index, part = canonical.split(".")
-    return f"blk.{index}.{_LAYER_NAMES[part]}"
+def folder_names(spec: ModelSpec) -> dict[str, str]:
+    """Name in a Hugging Face folder → canonical name of every tensor that a model of this spec has."""
+    return {_file_name(_FOLDER_NAMES, canonical): canonical for canonical in expected_tensors(spec)}
 
 
-def match_tensors(spec: ModelSpec, gguf: GGUFFile) -> dict[str, GGUFTensor]:
+def _file_name(names: Mapping[str, str], canonical: str) -> str:
+    *layer, part = canonical.split(".")
+    return names[part].format(*layer[1:])
+
+
+def match_tensors(spec: ModelSpec, gguf: GGUFFile) -> dict[str, FileTensor]:
     """Canonical name → the file's tensor, each expected one exactly once.
 
     Raises ModelFileError naming the first tensor that is missing, misshapen or unknown.
     """
-    names, shapes = gguf_names(spec), expected_tensors(spec)
-    for name in gguf.tensors:
-        if name not in names and not _NOT_WEIGHTS.fullmatch(name):
-            raise ModelFileError(f"{gguf.path}: tensor {name!r} is unknown for the architecture {spec.architecture}")
-    matched: dict[str, GGUFTensor] = {}
-    for name, canonical in names.items():
-        tensor = gguf.tensors.get(name)
-        if tensor is None:
-            raise ModelFileError(f"{gguf.path}: tensor {name!r} is missing: incomplete file, download it again")
-        if tensor.shape != shapes[canonical]:
+    names = gguf_names(spec)
+    _refuse_unknown(spec, gguf.path, gguf.tensors, names, _GGUF_NOT_WEIGHTS)
+    return _checked(spec, gguf.path, {canonical: (name, gguf.tensors.get(name)) for name, canonical in names.items()})
+
+
+def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
+    """As match_tensors, of the tensors of a Hugging Face folder."""
+    names = folder_names(spec)
+    _refuse_unknown(spec, folder, tensors, names, _FOLDER_NOT_WEIGHTS)
+    found = {
+        canonical: (
+            name,
+            linear_layer(name.removesuffix(".weight"), tensors) if _is_linear(name) else tensors.get(name),
+        )
+        for name, canonical in names.items()
+    }
+    for name, tensor in found.values():
+        if tensor is not None and tensor.type not in PLAIN_TYPES:
             raise ModelFileError(
-                f"{gguf.path}: tensor {name!r} has the shape {tensor.shape}, expected {shapes[canonical]}"
+                f"{tensor.path}: tensor {name!r} has the type {tensor.type}, typebar reads {', '.join(PLAIN_TYPES)}: "
+                "use the bfloat16 weights of this model, or a GGUF file of it"
             )
+    return _checked(spec, folder, found)
+
+
+def linear_layer(module: str, tensors: Mapping[str, FileTensor]) -> FileTensor | None:
+    """The weights of the linear layer `module` ("model.layers.0.mlp.up_proj"), None where the folder has none.
+
+    The one place that knows how a folder stores such a layer: here as one tensor of plain numbers.
+    """
+    return tensors.get(f"{module}.weight")
+
+
+def _is_linear(name: str) -> bool:
+    return name.endswith("_proj.weight")
+
+
+def _refuse_unknown(
+    spec: ModelSpec, path: Path, tensors: Iterable[str], names: Mapping[str, str], not_weights: re.Pattern[str]
+) -> None:
+    for name in tensors:
+        if name not in names and not not_weights.fullmatch(name):
+            raise ModelFileError(f"{path}: tensor {name!r} is unknown for the architecture {spec.architecture}")
+
+
+def _checked(spec: ModelSpec, path: Path, found: Mapping[str, tuple[str, FileTensor | None]]) -> dict[str, FileTensor]:
+    """The tensors by canonical name, where none of them, given with its name in the file, is missing or misshapen."""
+    shapes = expected_tensors(spec)
+    matched: dict[str, FileTensor] = {}
+    for canonical, (name, tensor) in found.items():
+        if tensor is None:
+            raise ModelFileError(f"{path}: tensor {name!r} is missing: incomplete model, download it again")
+        if tensor.shape != shapes[canonical]:
+            raise ModelFileError(f"{path}: tensor {name!r} has the shape {tensor.shape}, expected {shapes[canonical]}")
         matched[canonical] = tensor
     return matched

@@ -1,12 +1,10 @@
-"""Byte-level BPE tokenizer built from a GGUF vocabulary or a Hugging Face `tokenizer.json`."""
+"""Byte-level BPE tokenizer, built from a GGUF vocabulary here and from a Hugging Face folder in tokenizer_json.py."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +21,9 @@ CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 # Tokens that end a turn or a text in every family that has them, whatever the metadata forgets to say.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
 
-# More ids than any vocabulary has.
-MAX_TOKENS = 1 << 24
-
 
 @dataclass(frozen=True, slots=True)
-class _PreTokenizer:
+class PreTokenizer:
     """How text is cut before BPE. `words`: the rule's name in the native core."""
 
     words: str
@@ -37,47 +32,36 @@ class _PreTokenizer:
     add_bos: bool = False  # where the metadata does not say
 
 
-_QWEN2 = _PreTokenizer("qwen2", nfc=True)
-_LLAMA3 = _PreTokenizer("llama3", whole_words=True, add_bos=True)
+_QWEN2 = PreTokenizer("qwen2", nfc=True)
+_LLAMA3 = PreTokenizer("llama3", whole_words=True, add_bos=True)
 _PRE_TOKENIZERS = {
     "qwen2": _QWEN2,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "llama-bpe": _LLAMA3,
-    "smollm": _PreTokenizer("smollm"),
-    "gpt-2": _PreTokenizer("gpt2"),
-}
-
-# The same rules as a `tokenizer.json` writes them.
-_QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-_HF_WORDS = {
-    (("Split", _QWEN2_SPLIT, "Isolated", False), ("ByteLevel", False, False)): "qwen2",
-    (("Split", _LLAMA3_SPLIT, "Isolated", False), ("ByteLevel", False, False)): "llama3",
-    (("Digits", True), ("ByteLevel", False, True)): "smollm",
-    (("ByteLevel", False, True),): "gpt2",
+    "smollm": PreTokenizer("smollm"),
+    "gpt-2": PreTokenizer("gpt2"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
     """A token matched as a whole. `special`: control token, hidden from decoded text. `lstrip`/`rstrip`: eats the
-    white space before/after it."""
+    white space before/after it. `single_word`: not where a letter, digit or _ adjoins."""
 
     id: int
     text: str
     special: bool
     lstrip: bool = False
     rstrip: bool = False
+    single_word: bool = False
 
 
 class Tokenizer:
     """Text to token ids and back. Immutable after construction; any number of threads may share one.
 
     Attributes:
-        vocab_size: number of ids, the rows of the embedding for a GGUF (padding rows included).
+        vocab_size: number of ids, the rows of the embedding (padding rows included).
         bos_id, eos_id, unk_id, pad_id: ids, or None where the model has none.
         add_bos: whether `encode(..., add_special=True)` puts `bos_id` first.
         end_ids: every id that ends generation: the union of all sources and of the known end tokens.
@@ -104,7 +88,7 @@ class Tokenizer:
         self._core, self._nfc = core, nfc
         self._added = {token.text: token for token in added if token.text}
         self._text_of = {token.id: token.text for token in self._added.values()}
-        self._added_pattern = _added_pattern(self._added)
+        self._added_pattern = _added_pattern(self._added.values())
         self.control_tokens = {token.text: token.id for token in self._added.values()}
         self.special_ids = frozenset(token.id for token in self._added.values() if token.special)
         self.vocab_size = vocab_size
@@ -131,7 +115,7 @@ class Tokenizer:
             for id in np.flatnonzero(left_out & (types != UNUSED)).tolist()
         ]
         try:
-            core = _bpe(tokens, left_out, merges, pre)
+            core = byte_pairs(tokens, left_out, merges, pre)
         except ValueError as error:
             raise ModelFileError(f"tokenizer.ggml.{error}: damaged file, download it again") from error
         names = ("bos", "eos", "eot", "eom", "unknown", "padding")
@@ -153,18 +137,6 @@ class Tokenizer:
             add_bos=pre.add_bos if add_bos is None else add_bos,
             chat_template=template,
         )
-
-    @classmethod
-    def from_file(cls, path: str | Path) -> Tokenizer:
-        """Build from a Hugging Face folder: `path` is its `tokenizer.json`; `tokenizer_config.json`,
-        `generation_config.json`, `config.json` and `chat_template.jinja` beside it are read where present.
-
-        Raises ModelFileError for a missing or damaged file and for anything but byte-level BPE.
-        """
-        try:
-            return _from_folder(cls, Path(path))
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{path} is not a tokenizer that typebar can build: {error!r}") from error
 
     def encode(self, text: str, *, parse_special: bool = False, add_special: bool = False) -> list[int]:
         """Token ids of `text`. Control tokens written in it stay plain text unless `parse_special`; `add_special`
@@ -203,10 +175,15 @@ class Tokenizer:
             return self._encode_plain(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
-def _added_pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
+def _added_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str] | None:
     """Alternation of the added tokens, longest first: the leftmost-longest match that Hugging Face makes."""
-    longest_first = sorted(texts, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    longest_first = sorted(tokens, key=lambda token: len(token.text), reverse=True)
+    return re.compile("|".join(map(_token_pattern, longest_first))) if longest_first else None
+
+
+def _token_pattern(token: AddedToken) -> str:
+    pattern = re.escape(token.text)
+    return rf"(?<!\w){pattern}(?!\w)" if token.single_word else pattern
 
 
 def _between(text: str, before: AddedToken | None, after: AddedToken | None) -> str:
@@ -216,7 +193,7 @@ def _between(text: str, before: AddedToken | None, after: AddedToken | None) -> 
     return text.rstrip() if after and after.lstrip else text
 
 
-def _bpe(tokens: StringArray, left_out: NDArray[np.bool_], merges: StringArray, pre: _PreTokenizer) -> _native.Bpe:
+def byte_pairs(tokens: StringArray, left_out: NDArray[np.bool_], merges: StringArray, pre: PreTokenizer) -> _native.Bpe:
     """ValueError, which names the entry, where the arrays disagree."""
     return _native.Bpe(
         pieces=tokens.text,
@@ -245,7 +222,7 @@ def _gguf_id(metadata: Mapping[str, Any], name: str, vocab_size: int) -> int | N
     return id
 
 
-def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> _PreTokenizer:
+def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(
@@ -261,105 +238,3 @@ def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> _PreTokenizer:
             f"(it knows {', '.join(_PRE_TOKENIZERS)}); a guess would give wrong token ids"
         )
     return _PRE_TOKENIZERS[pre]
-
-
-def _from_folder(cls: type[Tokenizer], path: Path) -> Tokenizer:
-    data = _read_json(path)
-    config = _read_json(path.with_name("tokenizer_config.json"), optional=True)
-    model = data.get("model") or {}
-    if model.get("type") != "BPE" or '"ByteLevel"' not in json.dumps([data.get("decoder"), data.get("pre_tokenizer")]):
-        raise ModelFileError(f"{path} holds a {model.get('type')!r} tokenizer; typebar runs byte-level BPE tokenizers")
-    pre = _hf_pre_tokenizer(path, data)
-    added = [
-        AddedToken(t["id"], t["content"], bool(t.get("special")), bool(t.get("lstrip")), bool(t.get("rstrip")))
-        for t in data.get("added_tokens") or []
-    ]
-    ids = {**model["vocab"], **{token.text: token.id for token in added}}
-    core = _hf_bpe(model, ids, added, pre)
-    special = {name: _hf_token_id(config, name, ids) for name in ("bos", "eos", "unk", "pad")}
-    end_ids = {special["eos"]} - {None}
-    for name in ("generation_config.json", "config.json"):
-        listed = _read_json(path.with_name(name), optional=True).get("eos_token_id")
-        end_ids |= {id for id in (listed if isinstance(listed, list) else [listed]) if isinstance(id, int)}
-    add_bos = config.get("add_bos_token")
-    if add_bos is None:  # Llama 3 says it in the post-processor only
-        add_bos = f'"{config.get("bos_token")}"' in json.dumps(data.get("post_processor"), ensure_ascii=False)
-    template = path.with_name("chat_template.jinja")
-    return cls(
-        core,
-        added,
-        nfc=pre.nfc,
-        vocab_size=max(ids.values()) + 1,
-        bos_id=special["bos"],
-        eos_id=special["eos"],
-        unk_id=special["unk"],
-        pad_id=special["pad"],
-        end_ids=[id for id in end_ids if id is not None],
-        add_bos=bool(add_bos),
-        chat_template=template.read_text("utf-8") if template.exists() else _hf_template(config),
-    )
-
-
-def _hf_pre_tokenizer(path: Path, data: Mapping[str, Any]) -> _PreTokenizer:
-    pre = data.get("pre_tokenizer") or {}
-    words = _HF_WORDS.get(tuple(_hf_step(step) for step in pre.get("pretokenizers", [pre])))
-    normalizer = (data.get("normalizer") or {}).get("type")
-    if words is None or normalizer not in (None, "NFC"):
-        raise ModelFileError(
-            f"{path} cuts text in a way that typebar does not know (it knows Qwen2, Llama 3, SmolLM and GPT-2); "
-            "a guess would give wrong token ids"
-        )
-    return _PreTokenizer(words, nfc=normalizer == "NFC", whole_words=bool(data["model"].get("ignore_merges")))
-
-
-def _hf_step(step: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What matters of a pre-tokenizer, as in _HF_WORDS."""
-    match step:
-        case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior}:
-            return "Split", pattern, behavior, step.get("invert", False)
-        case {"type": "Digits", "individual_digits": individual}:
-            return "Digits", individual
-        case {"type": "ByteLevel", "add_prefix_space": prefix}:
-            return "ByteLevel", prefix, step.get("use_regex", True)
-    return (step.get("type"),)
-
-
-def _hf_bpe(
-    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[AddedToken], pre: _PreTokenizer
-) -> _native.Bpe:
-    """ValueError or TypeError, which name the entry, where vocabulary and merges disagree."""
-    if not 0 <= min(ids.values()) <= max(ids.values()) < MAX_TOKENS:
-        raise ValueError(f"the token ids go from {min(ids.values())} to {max(ids.values())}")
-    tokens = [""] * (max(ids.values()) + 1)
-    for text, id in ids.items():
-        if tokens[id]:
-            raise ValueError(f"{tokens[id]!r} and {text!r} have the same id {id}")
-        tokens[id] = text
-    left_out = np.zeros(len(tokens), np.bool_)
-    left_out[[token.id for token in added]] = True
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return _bpe(StringArray.of(tokens), left_out, StringArray.of(merges), pre)
-
-
-def _hf_token_id(config: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> int | None:
-    token = config.get(f"{name}_token")
-    return ids.get(token["content"] if isinstance(token, dict) else token) if token else None
-
-
-def _hf_template(config: Mapping[str, Any]) -> str | None:
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several named ones
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
-
-
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.exists():
-        return {}
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"cannot read {path}: {error}") from error
-    if not isinstance(data, dict):
-        raise ModelFileError(f"{path} does not hold a JSON object")
-    return data

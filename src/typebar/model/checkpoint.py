@@ -1,0 +1,122 @@
+"""A model on disk as plain data, whether it lies there as a GGUF file or as a Hugging Face folder."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from typebar.errors import ModelFileError
+from typebar.model.block_types import dequantize
+from typebar.model.choose import CONFIG
+from typebar.model.gguf import GGUFFile
+from typebar.model.hf_config import spec_from_config
+from typebar.model.names import PLAIN_TYPES, match_folder, match_tensors
+from typebar.model.safetensors import parse_object, read_folder, read_prefix
+from typebar.model.spec import ModelSpec
+from typebar.model.tensor import FileTensor
+from typebar.text.tokenizer import UNUSED, Tokenizer
+from typebar.text.tokenizer_json import TokenizerFiles
+
+log = logging.getLogger(__name__)
+
+MAX_CONFIG_BYTES = 1 << 20
+COMPARED_BYTES = 1 << 20  # at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What must be known of a model to load it. Nothing is open, and no weight is read yet.
+
+    `tensors`: where they lie, by canonical name. `usable_vocab`: ids from there on are padding. `build_tokenizer` takes
+    a third of a second and holds what the files say until then, up to 100 MB.
+    """
+
+    path: Path
+    spec: ModelSpec
+    tensors: Mapping[str, FileTensor]
+    usable_vocab: int
+    build_tokenizer: Callable[[], Tokenizer]
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """The model in the GGUF file `path`, in the split one that it is a shard of, or in the folder `path`.
+
+    Raises ModelFileError, naming the entry at fault, for what is damaged, incomplete or not run.
+    """
+    path = Path(path)
+    return _from_folder(path) if path.is_dir() else _from_gguf(path)
+
+
+def _from_gguf(path: Path) -> Checkpoint:
+    gguf = GGUFFile.open(path)
+    spec = ModelSpec.from_gguf(gguf)
+    return Checkpoint(
+        path=gguf.path,
+        spec=spec,
+        tensors=match_tensors(spec, gguf),
+        usable_vocab=_usable_vocab(spec, gguf),
+        build_tokenizer=partial(Tokenizer.from_gguf, gguf.metadata),
+    )
+
+
+def _usable_vocab(spec: ModelSpec, gguf: GGUFFile) -> int:
+    """Rows of the vocabulary before the padding at its end."""
+    types = gguf.metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        return spec.vocab_size
+    used = np.flatnonzero(np.asarray(types) != UNUSED)
+    return int(used[-1]) + 1 if used.size else spec.vocab_size
+
+
+def _from_folder(folder: Path) -> Checkpoint:
+    spec, tokenizer = read_folder_texts(folder)
+    tensors = read_folder(folder)
+    _check_unused(spec, tensors)
+    return Checkpoint(
+        path=folder,
+        spec=spec,
+        tensors=match_folder(spec, folder, tensors),
+        usable_vocab=tokenizer.used_ids(spec.vocab_size),
+        build_tokenizer=partial(tokenizer.build, spec.vocab_size),
+    )
+
+
+def read_folder_texts(folder: Path) -> tuple[ModelSpec, TokenizerFiles]:
+    """What a Hugging Face folder says besides the weights. Raises ModelFileError for a model that cannot be run."""
+    path = folder / CONFIG
+    spec = spec_from_config(parse_object(path, read_prefix(path, MAX_CONFIG_BYTES)), path)
+    return spec, TokenizerFiles.read(folder)
+
+
+def _check_unused(spec: ModelSpec, tensors: Mapping[str, FileTensor]) -> None:
+    """Two kinds of tensors are left alone, which is right for certain values only."""
+    embed, head = tensors.get("model.embed_tokens.weight"), tensors.get("lm_head.weight")
+    if spec.tied_embeddings and head and embed and not _same(head, embed):
+        log.warning(
+            "%s: 'lm_head.weight' differs from the embedding, which serves instead: 'tie_word_embeddings' is true",
+            head.path,
+        )
+    for name, tensor in tensors.items():
+        if name.endswith(".o_proj.bias") and not _is_zero(tensor):
+            raise ModelFileError(f"{tensor.path}: {name!r} is a bias of the attention's output, which typebar lacks")
+
+
+def _same(a: FileTensor, b: FileTensor) -> bool:
+    if (a.type, a.shape) != (b.type, b.shape):
+        return False
+    with a.path.open("rb") as first, b.path.open("rb") as second:
+        first.seek(a.offset)
+        second.seek(b.offset)
+        for start in range(0, a.nbytes, COMPARED_BYTES):
+            count = min(COMPARED_BYTES, a.nbytes - start)
+            if first.read(count) != second.read(count):
+                return False
+    return True
+
+
+def _is_zero(vector: FileTensor) -> bool:
+    is_plain = vector.type in PLAIN_TYPES and len(vector.shape) == 1
+    return is_plain and not dequantize(vector.read(), vector.type, vector.shape).any()
