@@ -5,6 +5,7 @@ Each request runs in its own process, as a command does, against real servers on
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,10 +17,12 @@ from pathlib import Path
 import pytest
 from downloads import BODY, COMMIT, closed_port, hub_file, hub_listing, modelscope_file, refused, resolve, start
 from file_server import FileServer, Page, gguf_like, sha256
+from tiny_folder import edit_json, write_tiny_folder
 
 from typebar.model import cache
 from typebar.model.catalog import find
 from typebar.model.download import resolve_model
+from typebar.model.load import load_model
 
 DEFAULT = "qwen2.5-0.5b-instruct"
 DEFAULT_FILE = "qwen2.5-0.5b-instruct-q4_k_m.gguf"
@@ -193,9 +196,93 @@ def test_hub_refusals(server: FileServer, env: dict[str, str], status: int, head
     assert said in refused(env, "org/m-GGUF:m-q4_0.gguf")
 
 
-def test_repository_of_safetensors(server: FileServer, env: dict[str, str]) -> None:
-    hub_listing(server, "org/m", "model.safetensors", "config.json")
-    assert "org/m holds safetensors files" in refused(env, "org/m")
+def hub_folder(server: FileServer, repo: str, folder: Path) -> list[str]:
+    """Puts a folder on the server the way the hub serves one: its small files have the tag of a git blob."""
+    names = sorted(path.name for path in folder.iterdir())
+    hub_listing(server, repo, "README.md", "pytorch_model.bin", *names)
+    for name in names:
+        body = (folder / name).read_bytes()
+        page = hub_file(server, repo, name, body)
+        if not name.endswith(".safetensors"):
+            page.etag = f'"{sha256(body)[:40]}"'
+            page.headers = {"X-Repo-Commit": COMMIT}
+    return names
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved")
+    write_tiny_folder(path, shard_size="100KB")
+    return path
+
+
+@pytest.mark.parametrize("name", ["org/m", "org/m:safetensors"])
+def test_repository_of_safetensors(server: FileServer, env: dict[str, str], folder: Path, name: str) -> None:
+    names = hub_folder(server, "org/m", folder)
+    path, _, source, _, notices = resolve(env, name)
+    assert source == "Hugging Face"
+    assert f"{name} is ready: {path}" in notices
+    assert sorted(file.name for file in path.iterdir()) == names
+    assert all((path / file).read_bytes() == (folder / file).read_bytes() for file in names)
+    load_model(path, threads=1)
+    asked = len(server.requests)
+    assert resolve(env, name)[0] == path
+    assert resolve(env | {"TYPEBAR_CACHE": f"{env['HF_HOME']}/other", "HF_HUB_OFFLINE": "1"}, name)[0] == path
+    assert len(server.requests) == asked
+
+
+def test_download_of_safetensors_resumes_in_the_next_process(
+    server: FileServer, env: dict[str, str], folder: Path
+) -> None:
+    names = [name for name in hub_folder(server, "org/m", folder) if name.endswith(".safetensors")]
+    path = f"/org/m/resolve/main/{names[1]}"
+    server.pages[path].cuts = [30_000]
+
+    def refuse_after_the_cut() -> None:
+        while server.pages[path].cuts:
+            time.sleep(0.01)
+        server.pages[path].statuses = [(429, {"Retry-After": "3600"})]
+
+    threading.Thread(target=refuse_after_the_cut, daemon=True).start()
+    assert "30.0 kB are kept for resume" in refused(env, "org/m")
+    found = resolve(env, "org/m")[0]
+    assert (found / names[1]).read_bytes() == (folder / names[1]).read_bytes()
+    assert server.gets(path)[-1]["Range"] == "bytes=30000-"
+    assert len(server.gets(f"/org/m/resolve/main/{names[0]}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "said"),
+    [
+        ("config.json", {"model_type": "gemma3_text"}, "architecture 'gemma3_text' is not supported"),
+        ("config.json", {"quantization_config": {"quant_method": "awq"}}, "quantized with 'awq'"),
+        ("tokenizer.json", None, "has no tokenizer.json"),
+        ("model.safetensors.index.json", None, "safetensors files but no model.safetensors.index.json"),
+    ],
+)
+def test_model_that_cannot_run_is_refused_before_its_weights_are_fetched(
+    server: FileServer, env: dict[str, str], folder: Path, tmp_path: Path, file: str, changes: object, said: str
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    if isinstance(changes, dict):
+        edit_json(copy / file, **changes)
+    else:
+        (copy / file).unlink()
+    hub_folder(server, "org/m", copy)
+    assert said in refused(env, "org/m")
+    assert not any(path.endswith(".safetensors") for method, path, _ in server.requests if method == "GET")
+
+
+def test_web_page_in_place_of_a_configuration(server: FileServer, env: dict[str, str], folder: Path) -> None:
+    hub_folder(server, "org/m", folder)
+    server.pages["/org/m/resolve/main/config.json"].body = b"<!DOCTYPE html><html>please log in</html>"
+    assert "is not a JSON file: it starts with b'<!DOCTYPE" in refused(env, "org/m")
+
+
+def test_repository_of_pickles(server: FileServer, env: dict[str, str]) -> None:
+    hub_listing(server, "org/m", "config.json", "pytorch_model.bin", "tokenizer.json")
+    assert "org/m holds its weights as pickled Python objects (pytorch_model.bin)" in refused(env, "org/m")
+    assert not any("/resolve/" in path for _, path, _ in server.requests)
 
 
 def test_hub_with_another_file_is_passed_over_before_the_download(server: FileServer, env: dict[str, str]) -> None:

