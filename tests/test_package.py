@@ -50,7 +50,7 @@ def test_holds_what_it_needs_and_no_more(installed: Path, tmp_path: Path) -> Non
         "import typebar, pathlib; print(*(p.name for p in pathlib.Path(typebar.__file__).parent.rglob('*')))",
     ).split()  # fmt: skip
     assert len([name for name in names if name.startswith("_native") and name.endswith(".so")]) == 1
-    assert {"_native.pyi", "py.typed", "mixed.txt"} <= set(names)
+    assert {"_native.pyi", "py.typed", "mixed.txt", "zh.txt"} <= set(names)
     listed = run(installed, tmp_path, "-m", "pip", "list", "--format=freeze").lower()
     assert "torch" not in listed
     assert "typebar==" in listed

@@ -17,6 +17,8 @@ COMMANDS = {
     "pull": "typebar.cli.pull",
     "rm": "typebar.cli.pull",
     "inspect": "typebar.cli.inspect",
+    "eval": "typebar.cli.eval",
+    "compare": "typebar.cli.compare",
     "bench": "typebar.cli.bench",
     "doctor": "typebar.cli.doctor",
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from typebar.eval.divergence import kl_divergence, log_softmax
 from typebar.model.cache import cache_dir, sha256_file
 from typebar.model.gguf import GGUFFile, dequantize
 from typebar.model.names import match_tensors
@@ -93,16 +94,9 @@ def divergence(expected: Reference, logits: NDArray[np.float32]) -> Divergence:
     """Compares logits [tokens, vocab] with the reference, a position at a time in float64."""
     kl = np.empty(len(logits))
     for position, row in enumerate(logits):
-        log_p, log_q = _log_softmax(expected.log_probs[position]), _log_softmax(row)
-        kl[position] = (np.exp(log_p) * (log_p - log_q)).sum()
+        kl[position] = kl_divergence(log_softmax(expected.log_probs[position]), log_softmax(row))
     same = float((logits.argmax(axis=-1) == expected.top).mean())
     return Divergence(len(logits), float(kl.mean()), float(kl.max()), 100 * same)
-
-
-def _log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max()
-    normalized: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
-    return normalized
 
 
 def transformers_model(model: Path) -> "PreTrainedModel":

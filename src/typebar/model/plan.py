@@ -1,4 +1,4 @@
-"""What the engine will hold of a checkpoint, tensor by tensor, worked out from its header: no weight is read.
+"""What the engine will hold of a model, tensor by tensor, worked out from the header of its files.
 
 The rules are those of the native core (pack.cpp, model_load.cpp); the tests compare the two.
 """
@@ -13,8 +13,7 @@ from typing import Protocol
 
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
 from typebar.memory import MIB
-from typebar.model.gguf import GGUFFile
-from typebar.model.names import match_tensors
+from typebar.model.checkpoint import open_checkpoint
 from typebar.model.spec import ModelSpec
 
 TILE_ROWS = 8  # rows are padded to whole tiles
@@ -60,6 +59,8 @@ REQUANTIZED: dict[str, tuple[Layout, Layout]] = {
     "q4": (Q4, Q8),
     "f32": (F32, F32),
 }
+# Bits of a code that the first pass of a screened output layer leaves out, by format; symmetric matrices only.
+SCREENED = {"q8": 4}
 IN_FILE = "in file"  # an embedding that is not the output layer: its rows are read from the file as they are needed
 
 
@@ -141,12 +142,11 @@ class Plan:
 
 
 def open_plan(path: Path, quantization: str = "keep") -> Plan:
-    """The plan of the GGUF file `path`, or the split model that it is a shard of. Raises ModelFileError."""
-    gguf = GGUFFile.open(path)
-    spec = ModelSpec.from_gguf(gguf)
-    files = {tensor.path for tensor in gguf.tensors.values()} | {gguf.path}
+    """The plan of the model in a GGUF file, split or not, or in a Hugging Face folder. Raises ModelFileError."""
+    checkpoint = open_checkpoint(path)
+    files = {tensor.path for tensor in checkpoint.tensors.values()}
     size = sum(file.stat().st_size for file in files)
-    return Plan(spec, quantization, tuple(plan_tensors(match_tensors(spec, gguf), quantization)), size)
+    return Plan(checkpoint.spec, quantization, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
 
 
 def plan_tensors(tensors: Mapping[str, StoredTensor], quantization: str) -> list[PlannedTensor]:
@@ -165,10 +165,10 @@ def _planned(name: str, tensor: StoredTensor, quantization: str, tied: bool) -> 
     is_head = name in ("embed", "head")
     layout = _held(tensor.type, quantization, is_head)
     padded = -(-rows // TILE_ROWS) * TILE_ROWS * cols
-    screens = is_head and layout == Q8
+    low_bits = SCREENED.get(layout.format, 0) if is_head and not layout.has_min else 0
     return PlannedTensor(
         name, tensor.type, layout.format, rows, cols, layout.bits_per_weight, tensor.nbytes,
-        bytes=int(padded * layout.bits_per_weight) // 8, low_bytes=padded // 2 if screens else 0,
+        bytes=int(padded * layout.bits_per_weight) // 8, low_bytes=padded * low_bits // 8,
     )  # fmt: skip
 
 

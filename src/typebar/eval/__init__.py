@@ -1,0 +1,1 @@
+"""What a quantization costs: `typebar eval` and `typebar compare`."""
