@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from text_reference import QWEN2_WORDS
 from tiny_model import CHAT_TEMPLATE, CONTROL_TOKENS, MERGES, vocabulary
 
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 SIZES: dict[str, Any] = {
     "vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "intermediate_size": 128, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
@@ -53,7 +51,7 @@ def write_tiny_tokenizer(folder: Path) -> None:
     core = Tokenizer(models.BPE({token: id for id, token in enumerate(tokens)}, merges))
     core.normalizer = normalizers.NFC()
     core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, normalized=False) for token in CONTROL_TOKENS])
