@@ -1,8 +1,11 @@
 """Comparisons of real engines on a tiny random model, and what their figures mean."""
 
 import json
+import os
+import resource
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,10 +14,11 @@ import pytest
 from typebar.bench import engines, metrics
 from typebar.bench.compare import Task, compare, solo
 from typebar.bench.convert import converted
-from typebar.bench.engines import Engine
+from typebar.bench.engines import BLOCK_TYPES, Engine, Launch
 from typebar.bench.machine import Watch
-from typebar.bench.metrics import BY_KEY, METRICS
-from typebar.bench.peers.measure import percentile
+from typebar.bench.metrics import BUSY, BY_KEY, METRICS, SLOWDOWN
+from typebar.bench.peers.measure import common_prefix, percentile
+from typebar.bench.process import ServerProcess, busy_process, free_port
 from typebar.errors import TypebarError
 
 KEYS = [
@@ -31,12 +35,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_metrics_are_those_that_readers_of_the_json_expect() -> None:
     assert [metric.key for metric in METRICS] == KEYS
+    assert metrics.choose([]) == METRICS
+    assert [metric.key for metric in metrics.choose([], busy=True)] == [*KEYS, BUSY, SLOWDOWN]
+    assert [metric.key for metric in metrics.choose([SLOWDOWN, "load_s"])] == ["load_s", SLOWDOWN]
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [*KEYS, BUSY, SLOWDOWN])
 def test_ratio_above_one_means_that_ours_is_better(key: str) -> None:
     faster, slower = 200.0, 100.0
-    best_first = (faster, slower) if key.split("_")[1] == "tps" else (slower, faster)
+    best_first = (faster, slower) if "_tps_" in key else (slower, faster)
     assert metrics.ratio(BY_KEY[key], *best_first) == 2.0
     assert metrics.ratio(BY_KEY[key], *reversed(best_first)) == 0.5
 
@@ -81,6 +88,38 @@ def test_speed_of_llamacpp_is_that_of_the_wheels_that_its_server_is_from(
     assert about["version"].startswith("xllamacpp ") and figures["ttft_ms_32"] > 0
 
 
+def test_weights_of_four_bits_are_compared_with_one_command(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "compare.json"
+    done = run(
+        "-m", str(tiny_path), "--peers", "llama.cpp-q4_0,llama.cpp-iq4_nl", "--rounds", "1", "--threads", "1",
+        "--quant", "q4", "--only", "decode_tps_0,aggregate_tps_4", "--busy", "--json", str(file),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(file.read_text())
+    assert report["missing"] == {} and "quantization=q4" in report["engines"]["typebar"]["flags"]
+    assert report["quantization"] == "q4"
+    for kind in BLOCK_TYPES:
+        assert f"{kind} alone" in report["engines"][f"llama.cpp-{kind.lower()}"]["format"]
+    for name, engine in report["engines"].items():
+        figures = {key: figure["median"] for key, figure in engine["metrics"].items()}
+        assert list(figures) == ["decode_tps_0", "aggregate_tps_4", BUSY, SLOWDOWN], name
+        assert figures[SLOWDOWN] == pytest.approx(figures["decode_tps_0"] / figures[BUSY]), name
+    assert "slower beside a busy process" in done.stdout
+
+
+def test_server_under_measurement_has_the_weights_that_are_compared(tiny_path: Path) -> None:
+    assert engines.TYPEBAR.server
+    port = free_port()
+    command = engines.TYPEBAR.server(Launch(sys.executable, tiny_path, port, 4, 1, "q4"))
+    with ServerProcess(command, port) as server:
+        words = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
+    assert words[words.index("--quant") + 1] == "q4"
+
+
 def test_transformers_runs_on_the_same_weights(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,13 +133,14 @@ def test_transformers_runs_on_the_same_weights(
     assert "float32" in report["engines"]["transformers"]["format"]
 
 
-@pytest.mark.parametrize("name", ["openvino", "ctranslate2"])
+@pytest.mark.parametrize("name", ["openvino", "onnxruntime", "ctranslate2"])
 def test_library_runs_on_weights_that_are_converted_once(
     name: str, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(engines.RIVALS[name].module)
     monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path))
-    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32", "aggregate_tps_4", "peak_rss_mb"]))
+    wanted = metrics.choose(["ttft_ms_32", "aggregate_tps_4", "warm_ttft_ms"])
+    task = Task.of(tiny_path, 1, wanted)
     report = compare(task, [engines.RIVALS[name]], {}, 1, lambda doing, share: None)
     assert report["missing"] == {} and len(report["ratios"][name]) == 3
 
@@ -140,7 +180,7 @@ def test_missing_peer_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytes
 
 
 def test_unknown_names_are_refused() -> None:
-    for arguments in (["--peers", "gpt"], ["--only", "speed"]):
+    for arguments in (["--peers", "gpt"], ["--only", "speed"], ["--quant", "q3"]):
         done = run(*arguments)
         assert done.returncode == 2 and arguments[1] in done.stderr
 
@@ -155,6 +195,27 @@ def test_work_of_others_is_noticed() -> None:
         busy.kill()
         busy.wait()
     assert watch.others > 0.1 and watch.disturbed
+
+
+def test_busy_process_has_the_last_processor_and_is_no_disturbance() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with busy_process() as pid:
+        assert os.sched_getaffinity(pid) == {max(os.sched_getaffinity(0))}
+        while (used := _seconds_of(pid)) < 0.2:
+            time.sleep(0.01)
+    assert not Path(f"/proc/{pid}").exists()
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before >= used, "counted as our own work"
+
+
+def _seconds_of(pid: int) -> float:
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_common_prefix_ends_where_either_does() -> None:
+    assert common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert common_prefix([1, 2], [1, 2, 3]) == common_prefix([1, 2, 3], [1, 2]) == 2
+    assert common_prefix([], [1]) == 0
 
 
 def test_percentile_is_a_value_that_was_seen() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ def test_engine_is_found_where_it_was_installed(cache: Path, monkeypatch: pytest
     assert ABSENT.python() is None
     ABSENT.install()
     assert ABSENT.python() == str(cache / "bin" / "python")
+
+
+def test_engines_of_one_home_are_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_with("exit 0", monkeypatch)
+    ABSENT.install()
+    other = replace(ABSENT, name="absent-q4_0", weights="Q4_0", home="absent")
+    assert other.python() == ABSENT.python()
 
 
 def test_packages_that_cannot_be_installed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

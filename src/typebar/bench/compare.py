@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from typebar.bench import machine, serving
-from typebar.bench.engines import TYPEBAR, Engine
+from typebar.bench.engines import TYPEBAR, Engine, Launch
 from typebar.bench.machine import Watch
-from typebar.bench.metrics import BY_KEY, METRICS, Metric, ratio, summary
-from typebar.bench.process import RUN_TIMEOUT, ServerProcess, free_port
+from typebar.bench.metrics import BESIDE_BUSY, BUSY, BY_KEY, METRICS, SLOWDOWN, Metric, ratio, summary
+from typebar.bench.process import RUN_TIMEOUT, ServerProcess, busy_process, free_port
 from typebar.bench.prompts import EDIT, QUESTIONS, chat
 from typebar.errors import TypebarError
 from typebar.model.gguf import GGUFFile
@@ -28,6 +28,7 @@ from typebar.text.tokenizer import Tokenizer
 
 CONTEXT = 4096
 DOCUMENT_TOKENS = 1900
+DECODE = "decode_tps_0"
 
 Json = dict[str, Any]
 Progress = Callable[[str, float], None]  # what is being done, and the share of all that is behind
@@ -45,11 +46,13 @@ class Task:
     chats: list[list[int]]
     edit: list[int]
     document: str
-    weight_bytes: int  # read for a token by an engine that takes the file as it is
+    token_weights: int  # read for a token
+    weight_bytes: int  # of these by an engine that takes the file as it is
     macs: int  # multiply-adds of a token without the output layer
+    quantization: str = "keep"  # of typebar's weights; the other engines' are what they are
 
     @staticmethod
-    def of(gguf: Path, threads: int, metrics: Sequence[Metric]) -> Task:
+    def of(gguf: Path, threads: int, metrics: Sequence[Metric], quantization: str = "keep") -> Task:
         """The task for a model; metrics that its context does not hold are left out."""
         file = GGUFFile.open(gguf)
         spec = ModelSpec.from_gguf(file)
@@ -70,8 +73,10 @@ class Task:
             chats=[template.encode(chat(question)) for question in QUESTIONS],
             edit=template.encode(chat(EDIT)),
             document=tokenizer.decode(tokens[: min(DOCUMENT_TOKENS, spec.context_length - 148)]),
+            token_weights=sum(tensor.shape[0] * tensor.shape[1] for tensor in read),
             weight_bytes=sum(len(file.raw(tensor)) for tensor in read),
             macs=sum(tensor.shape[0] * tensor.shape[1] for tensor in body),
+            quantization=quantization,
         )
 
 
@@ -141,13 +146,23 @@ def _or_missing(engine: Engine, missing: dict[str, str], work: Callable[[], Any]
 def _round(engine: Engine, python: str, model: Path, task: Task) -> tuple[Json, dict[str, float], Json]:
     """One engine once: what it says of itself, its figures, and who else used the machine."""
     served = [metric for metric in task.metrics if metric.users and engine.server]
-    alone = [metric.key for metric in task.metrics if metric not in served]
+    beside = [metric for metric in task.metrics if metric in BESIDE_BUSY]
+    alone = [metric.key for metric in task.metrics if metric not in served and metric not in beside]
     with Watch() as watch:
-        about, figures = solo(engine, python, model, task, alone)
+        about, figures = solo(engine, python, model, task, [*alone, DECODE] if beside else alone)
+        if beside:
+            figures |= _beside_busy(engine, python, model, task, figures[DECODE])
         for users in sorted({metric.users for metric in served}):
             wanted = [metric.key for metric in served if metric.users == users]
             figures |= _served(engine, python, model, task, users, wanted)
     return about, figures, watch.as_json()
+
+
+def _beside_busy(engine: Engine, python: str, model: Path, task: Task, quiet_tps: float) -> dict[str, float]:
+    """Decoding in a process of its own, while another computes on one of the processors."""
+    with busy_process():
+        _, figures = solo(engine, python, model, task, [DECODE])
+    return {BUSY: figures[DECODE], SLOWDOWN: quiet_tps / figures[DECODE]}
 
 
 def solo(
@@ -156,7 +171,8 @@ def solo(
     """An adapter in a fresh process, `settings` being added to its job: about, and figures with `load_s`."""
     job = {
         "model": str(model), "threads": task.threads, "context": task.context, "tokens": task.tokens,
-        "chats": task.chats, "edit": task.edit, "metrics": wanted, **settings,
+        "chats": task.chats, "edit": task.edit, "metrics": wanted, "weights": engine.weights,
+        "token_weights": task.token_weights, "quantization": task.quantization, **settings,
     }  # fmt: skip
     command = [python, str(engine.path), json.dumps(job)]
     start = time.monotonic()
@@ -182,7 +198,8 @@ def solo(
 def _served(engine: Engine, python: str, model: Path, task: Task, users: int, wanted: list[str]) -> dict[str, float]:
     assert engine.server
     port = free_port()
-    with ServerProcess(engine.server(python, model, port, users, task.threads), port) as server:
+    launch = Launch(python, model, port, users, task.threads, task.quantization)
+    with ServerProcess(engine.server(launch), port) as server:
         return serving.figures(server, users, wanted, task.document)
 
 
@@ -202,6 +219,7 @@ def _report(task: Task, facts: Json, found: dict[str, Rounds], missing: dict[str
     return {
         "machine": facts,
         "model": {"file": task.gguf.name, "weight_bytes": task.weight_bytes, "macs_a_token": task.macs},
+        "quantization": task.quantization,
         "rounds": rounds,
         "engines": engines,
         "ratios": ratios,
@@ -216,8 +234,8 @@ def _engine_report(task: Task, facts: Json, entry: Rounds) -> Json:
     about = dict(entry.about)
     token_bytes = about.pop("token_bytes") or task.weight_bytes
     hardware: Json = {}
-    if "decode_tps_0" in metrics:
-        speed = metrics["decode_tps_0"]["median"] * token_bytes / 1e9
+    if DECODE in metrics:
+        speed = metrics[DECODE]["median"] * token_bytes / 1e9
         hardware["decode_gb_s"] = speed
         hardware["decode_bandwidth_percent"] = 100 * speed / facts["bandwidth_gb_s"]
     if "prefill_tps_512" in metrics:

@@ -29,6 +29,12 @@ def converted(folder: Path, name: str, python: str, script: Path) -> Path:
     return _made(folder.with_name(name), [python, str(script), "convert", str(folder)])
 
 
+def requantized(gguf: Path, kind: str, name: str, python: str, script: Path) -> Path:
+    """A GGUF file of one block type, made by an adapter in its Python from another one."""
+    folder = cache_dir() / "bench" / sha256_file(gguf)[:16] / name
+    return _made(folder, [python, str(script), "convert", str(gguf), kind]) / "model.gguf"
+
+
 def _made(folder: Path, command: list[str]) -> Path:
     """`folder`, made by a command that gets its path as the last argument.
 

@@ -12,17 +12,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from typebar.bench.convert import converted, half_precision_folder
+from typebar.bench.convert import converted, half_precision_folder, requantized
 from typebar.bench.process import serve_command
 from typebar.errors import ParameterError, TypebarError
 from typebar.model.cache import cache_dir
 
 PEERS = Path(__file__).with_name("peers")
-NOT_SUPPORTED = dict.fromkeys(("onnxruntime", "vllm"), "not supported yet")
+NOT_SUPPORTED = {"vllm": "not supported yet"}
 
+BLOCK_TYPES = ("Q4_0", "IQ4_NL")  # of llama.cpp, of four bits a weight, that other files are made of
+
+LLAMACPP_PACKAGES = ("xllamacpp", "gguf")
+ONNXRUNTIME_PACKAGES = ("onnxruntime-genai", "onnx", "onnx-ir", "transformers", "torch==2.13.0")
 OPENVINO_PACKAGES = ("openvino-genai", "openvino-tokenizers", "optimum-intel", "nncf", "torch==2.13.0")
 
-Server = Callable[[str, Path, int, int, int], list[str]]
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a server is started. quantization: of typebar's weights; other engines take theirs as they are."""
+
+    python: str
+    model: Path
+    port: int
+    users: int
+    threads: int
+    quantization: str = "keep"
+
+
+Server = Callable[[Launch], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +47,9 @@ class Engine:
     """One engine.
 
     script: its adapter in peers/. module: what must be importable. packages: what --install puts into an environment
-    of its own. weights: gguf (the file itself), hf (a folder of float16 weights) or own (made from that folder by
-    `python ADAPTER convert FOLDER TO`). server: its command line from Python, model, port, users and threads; None:
-    it is a library.
+    of its own. weights: gguf (the file itself), hf (a folder of float16 weights), own (made from that folder by
+    `python ADAPTER convert FOLDER TO`) or a block type of llama.cpp (a file of it made by `python ADAPTER convert FILE
+    TYPE TO`). server: its command line; None: it is a library. home: the engine whose environment it shares.
     """
 
     name: str
@@ -41,6 +58,7 @@ class Engine:
     packages: tuple[str, ...] = ()
     weights: str = "gguf"
     server: Server | None = None
+    home: str = ""
 
     @property
     def path(self) -> Path:
@@ -73,12 +91,14 @@ class Engine:
         """The weights in its form, made where they are not in the cache yet."""
         if self.weights == "gguf":
             return gguf
+        if self.weights in BLOCK_TYPES:
+            return requantized(gguf, self.weights, self.name, python, self.path)
         folder = half_precision_folder(gguf)
         return folder if self.weights == "hf" else converted(folder, self.name, python, self.path)
 
     @property
     def _environment(self) -> Path:
-        return cache_dir() / "peers" / self.name
+        return cache_dir() / "peers" / (self.home or self.name)
 
     @property
     def _own_python(self) -> Path:
@@ -90,22 +110,28 @@ class Engine:
         return self._environment / "installed"
 
 
-def _typebar_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:
-    flags = ("--threads", str(threads), "--max-model-len", "2048", "--num-speculative-tokens", "0")
-    return serve_command(str(model), port, *flags)
+def _typebar_server(launch: Launch) -> list[str]:
+    flags = ("--threads", str(launch.threads), "--max-model-len", "2048", "--num-speculative-tokens", "0")
+    return serve_command(str(launch.model), launch.port, *flags, "--quant", launch.quantization)
 
 
-def _llamacpp_server(python: str, model: Path, port: int, users: int, threads: int) -> list[str]:
-    job = {"model": str(model), "threads": threads, "slots": users, "context": 2048, "port": port}
-    return [python, str(PEERS / "llamacpp_server.py"), json.dumps(job)]
+def _llamacpp_server(launch: Launch) -> list[str]:
+    job = {"model": str(launch.model), "threads": launch.threads, "slots": launch.users, "context": 2048}
+    return [launch.python, str(PEERS / "llamacpp_server.py"), json.dumps({**job, "port": launch.port})]
+
+
+def _llamacpp(name: str, weights: str) -> Engine:
+    return Engine(name, "llamacpp.py", "xllamacpp", LLAMACPP_PACKAGES, weights, _llamacpp_server, "llama.cpp")
 
 
 TYPEBAR = Engine("typebar", "ours.py", "typebar", server=_typebar_server)
 RIVALS = {
     engine.name: engine
     for engine in (
-        Engine("llama.cpp", "llamacpp.py", "xllamacpp", ("xllamacpp",), server=_llamacpp_server),
+        _llamacpp("llama.cpp", "gguf"),
+        *(_llamacpp(f"llama.cpp-{kind.lower()}", kind) for kind in BLOCK_TYPES),
         Engine("openvino", "ov.py", "openvino_genai", OPENVINO_PACKAGES, "own"),
+        Engine("onnxruntime", "ort.py", "onnxruntime_genai", ONNXRUNTIME_PACKAGES, "own"),
         Engine("ctranslate2", "ct2.py", "ctranslate2", ("ctranslate2", "transformers", "torch==2.13.0"), "own"),
         Engine("transformers", "hf.py", "transformers", ("transformers", "torch==2.13.0"), "hf"),
     )

@@ -36,15 +36,25 @@ METRICS = (
     Metric("warm_ttft_ms", "first token of a second turn, ms", False, 560),
     Metric("peak_rss_mb", "peak memory, MB", False, 2048, 1),
 )
-BY_KEY = {metric.key: metric for metric in METRICS}
+BUSY, SLOWDOWN = "busy_decode_tps_0", "busy_slowdown"
+BESIDE_BUSY = (
+    Metric(BUSY, "decode beside a busy process, tokens/s", True, 96),
+    Metric(SLOWDOWN, "slower beside a busy process, times", False, 96),
+)
+BY_KEY = {metric.key: metric for metric in (*METRICS, *BESIDE_BUSY)}
 
 
-def choose(keys: Iterable[str]) -> tuple[Metric, ...]:
-    """Metrics by their keys, in the usual order; all of no keys. ParameterError names one that is unknown."""
-    wanted = set(keys)
+def choose(keys: Iterable[str], busy: bool = False) -> tuple[Metric, ...]:
+    """Metrics by their keys, in the usual order; METRICS of no keys. ParameterError names one that is unknown.
+
+    busy: those of BESIDE_BUSY too.
+    """
+    wanted = set(keys) or {metric.key for metric in METRICS}
     if unknown := sorted(wanted - set(BY_KEY)):
         raise ParameterError("only", f"of {', '.join(BY_KEY)}", ", ".join(unknown))
-    return tuple(metric for metric in METRICS if metric.key in wanted or not wanted)
+    if busy:
+        wanted |= {metric.key for metric in BESIDE_BUSY}
+    return tuple(metric for metric in BY_KEY.values() if metric.key in wanted)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:

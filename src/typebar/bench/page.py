@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from typebar.bench.metrics import METRICS
+from typebar.bench.metrics import BY_KEY
 from typebar.bench.tables import number
 from typebar.errors import TypebarError
 
@@ -24,7 +24,7 @@ def render(paths: Sequence[Path]) -> str:
     runs = [{"name": path.name, "report": report, "kind": _kind(path, report)} for path, report in _read(paths)]
     environment = Environment(loader=PackageLoader("typebar.bench", "."), autoescape=True, trim_blocks=True)
     environment.filters["number"] = number
-    return environment.get_template("report.html").render(runs=runs, metrics=METRICS)
+    return environment.get_template("report.html").render(runs=runs, metrics=BY_KEY.values())
 
 
 def write(paths: Sequence[Path], target: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +46,20 @@ def footprint(pid: int) -> Footprint:
     if "RssAnon" not in status:
         raise TypebarError(f"process {pid} has ended")
     return Footprint(fds, int(status["Threads"][0]), int(status["RssAnon"][0]) * 1024)
+
+
+@contextmanager
+def busy_process() -> Iterator[int]:
+    """The id of a process that only computes, on the last of the processors that this one may use, inside the block."""
+    last = max(os.sched_getaffinity(0))
+    program = f"import os; os.sched_setaffinity(0, [{last}]); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()  # it has its place
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def free_port() -> int:

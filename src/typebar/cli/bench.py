@@ -40,6 +40,10 @@ def compare(
     rounds: Annotated[int, typer.Option(min=1, help="Times that each engine is run, in turn.")] = 3,
     threads: options.Threads = None,
     only: Annotated[str, typer.Option(help="Metrics to measure, by commas, instead of all.", show_default=False)] = "",
+    busy: Annotated[bool, typer.Option("--busy", help="Also decode beside a process that only computes.")] = False,
+    quant: Annotated[
+        str, typer.Option(help="Of typebar's weights: keep (as in the file), q8, q4 or f32; other engines keep theirs.")
+    ] = "keep",
     install: Annotated[
         bool, typer.Option("--install", help="First install missing engines into typebar's cache.")
     ] = False,
@@ -56,20 +60,22 @@ def compare(
     from typebar.bench import engines, metrics, tables
     from typebar.bench.compare import Task
     from typebar.bench.compare import compare as measure
+    from typebar.config import EngineConfig
     from typebar.model.download import resolve_model
 
     _check_targets(json_file, plot)
-    wanted = metrics.choose(_words(only))
+    EngineConfig(quantization=quant)  # refuses an unknown one before anything is made
+    wanted = metrics.choose(_words(only), busy)
     console = Console()
     names = _words(peers)
     _, missing = engines.choose(names)
     with tables.progress_bar(console, "compare") as progress:
         for name in missing if install else ():
-            if name in engines.RIVALS:
+            if name in engines.RIVALS and engines.RIVALS[name].python() is None:  # some share what is installed
                 progress(f"installing {name}", 0.0)
                 engines.RIVALS[name].install()
         found, missing = engines.choose(names)
-        task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted)
+        task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted, quant)
         keep = partial(tables.save, json_file) if json_file else lambda report: None
         report = measure(task, found, missing, rounds, progress, keep)
     tables.print_comparison(console, report)

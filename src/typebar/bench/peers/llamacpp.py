@@ -1,8 +1,9 @@
 """llama.cpp.
 
-Two jobs: speed (measure.py), always through xllamacpp, whose wheels its server is run from too; and, with `out` in the
-job, the logits of every token of `tokens` as an .npy file [tokens, vocab], through llama-cpp-python where that is
-installed. xllamacpp tells only log-probabilities of the likeliest ids: the others are NaN there.
+Three jobs: speed (measure.py), always through xllamacpp, whose wheels its server is run from too; `python llamacpp.py
+convert FILE TYPE TO` (llamacpp_quantize.py); and, with `out` in the job, the logits of every token of `tokens` as an
+.npy file [tokens, vocab], through llama-cpp-python where that is installed. xllamacpp tells only log-probabilities of
+the likeliest ids: the others are NaN there.
 """
 
 import importlib.util
@@ -13,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import llamacpp_quantize
 import measure
 
 LIKELIEST = 20_000  # ids that xllamacpp is asked for; each costs time as JSON
@@ -39,11 +41,14 @@ class Xllamacpp:
         import xllamacpp
 
         features = str(xllamacpp.get_system_info()).strip(" |")
+        kind, weights = self._job["weights"], self._job["token_weights"]
+        same = f"GGUF, the same file ({Path(self._job['model']).name})"
         return {
             "version": f"xllamacpp {version('xllamacpp')}",
-            "format": f"GGUF, the same file ({Path(self._job['model']).name})",
+            "format": same if kind == "gguf" else f"GGUF, {kind} alone, made from the same file",
             "flags": f"threads={self._job['threads']} flash_attn=auto; {features}",
-            "token_bytes": None,  # the weights of the file, which the caller knows
+            # None: the caller knows what is read of the same file. Both other types have blocks of 32 in 18 bytes.
+            "token_bytes": None if kind == "gguf" else weights * 18 // 32,
         }
 
     def complete(self, prompts: Sequence[list[int]], count: int, arrived: measure.Arrived, keep: bool) -> int:
@@ -107,6 +112,9 @@ class LlamaCppPython:
 
 
 def main() -> None:
+    if sys.argv[1] == "convert":
+        llamacpp_quantize.write(*sys.argv[2:])
+        return
     job = json.loads(sys.argv[1])
     if "out" in job:
         import numpy as np

@@ -156,6 +156,12 @@ class Session:
         return {f"aggregate_tps_{users}": speed, p95: 1e3 * percentile(firsts, 95)}
 
 
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that at least `percent` of all do not exceed."""
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
