@@ -1,7 +1,9 @@
 import json
+import signal
+import time
 
 import pytest
-from commands import typebar
+from commands import start, typebar
 
 from tiny_model import write_tiny_gguf
 
@@ -110,3 +112,14 @@ def _smaller(path):
         return write_tiny_gguf(path).path
     finally:
         tiny_model.MERGES = original
+
+
+def test_ctrl_c_ends_it_while_answers_are_written(tiny_path):
+    process = start("eval", tiny_path, "--text", "none", "--tasks", "humaneval")
+    for line in process.stderr:
+        if b"humaneval" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"Traceback" not in errors

@@ -4,6 +4,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from tiny_folder import write_tiny_folder
 
 from tiny_model import TinyModel, write_tiny_gguf
 from typebar.config import QUANTIZATIONS
@@ -72,3 +73,13 @@ def test_memory_grows_by_keys_and_values(tmp_path: Path) -> None:
     assert plan.memory(161) - plan.memory(1) == 160 * plan.kv_token_bytes
     assert plan.memory(1) - plan.memory(16) == 0  # a block
     assert 40 * MIB < plan.memory(16) < 50 * MIB
+
+
+@pytest.mark.parametrize("quantization", ["keep", "q4"])
+def test_a_folder_is_held_as_planned(tmp_path: Path, quantization: str) -> None:
+    write_tiny_folder(tmp_path, dtype="bfloat16", shard_size="60KB")
+    shards = list(tmp_path.glob("*.safetensors"))
+    assert len(shards) > 1
+    plan = expect_as_loaded(tmp_path, quantization)
+    assert plan.file_bytes == sum(path.stat().st_size for path in shards)
+    assert {tensor.type for tensor in plan.matrices} == {"BF16"}

@@ -9,15 +9,16 @@ import typer
 
 from typebar.cli import options
 from typebar.cli.stages import stage
+from typebar.config import QUANTIZATIONS
 from typebar.errors import ParameterError, TypebarError
 
 
 def eval(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="As for `typebar run --model`, or MODEL@q4.", show_default=False),
+        typer.Argument(metavar="MODEL", help="As for `typebar run --model`, or MODEL@q4.", show_default=False),
     ],
-    quant: Annotated[str, typer.Option(help="By commas: keep, q8, q4, f32.")] = "keep",
+    quant: Annotated[str, typer.Option(help=f"By commas: {', '.join(QUANTIZATIONS)}.")] = "keep",
     against: Annotated[
         str | None,
         typer.Option(help="Another model to compare with, in float32. Default: each model's own file, in float32."),

@@ -55,9 +55,8 @@ def run_task(llm: LLM, task: Task, problems: Sequence[Problem], advance: Callabl
         advance(1)
         return answered
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            return list(pool.map(solve, problems))
-        except BaseException:
-            pool.shutdown(cancel_futures=True, wait=False)
-            raise
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        return list(pool.map(solve, problems))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C closing the LLM ends those that wait for it

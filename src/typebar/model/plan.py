@@ -52,15 +52,22 @@ LOSSLESS: dict[str, Layout] = {
     "Q4_K": Layout("q4", 4, 32, has_min=True),
     "Q5_K": Layout("q5", 5, 32, has_min=True),
     "Q6_K": Layout("q6", 6, 16),
+    "U4_64": Layout("q4", 4, 64, has_min=True),
+    "U4_128": Layout("q4", 4, 128, has_min=True),
+    "U8_32": Layout("q8", 8, 32, has_min=True),
+    "U8_64": Layout("q8", 8, 64, has_min=True),
+    "U8_128": Layout("q8", 8, 128, has_min=True),
 }
 # By `--quant`: what matrices become, and what the output layer does; those that have the format already stay.
 REQUANTIZED: dict[str, tuple[Layout, Layout]] = {
     "q8": (Q8, Q8),
-    "q4": (Q4, Q8),
+    "q6": (Q6, Q6),
+    "q5": (Q5, Q6),
+    "q4": (Q4, Q6),
     "f32": (F32, F32),
 }
 # Bits of a code that the first pass of a screened output layer leaves out, by format; symmetric matrices only.
-SCREENED = {"q8": 4}
+SCREENED = {"q8": 4, "q6": 2}
 IN_FILE = "in file"  # an embedding that is not the output layer: its rows are read from the file as they are needed
 
 
