@@ -2,7 +2,11 @@
 
 import json
 import logging
+import re
 import shutil
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +150,30 @@ def test_padding_of_the_vocabulary_is_never_drawn(tiny: Path) -> None:
         assert max(answer.outputs[0].token_ids) < 288
         assert llm.generate({"prompt_token_ids": [319]}, SamplingParams(max_tokens=1))
         assert llm.model.tokenizer.decode([319]) == ""
+
+
+def test_run_and_serve_take_a_folder(tiny: Path) -> None:
+    command = [sys.executable, "-m", "typebar"]
+    run = [*command, "run", "-m", f"./{tiny.name}", "a", "--json", "--max-tokens", "3", "--temperature", "0"]
+    out = subprocess.run(run, cwd=tiny.parent, stdout=subprocess.PIPE, check=True).stdout
+    expected = json.loads(out)
+    assert expected["model"] == "tiny-chat"
+    serve = [*command, "serve", "--model", f"./{tiny.name}", "--port", "0"]
+    with subprocess.Popen(serve, cwd=tiny.parent, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr
+        ready = next(
+            match for line in server.stderr if (match := re.search(r"is ready after .*(http://\S+?:\d+) ", line))
+        )
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "temperature": 0}
+        request = urllib.request.Request(
+            f"{ready[1]}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as response:
+            answer = json.load(response)
+        server.terminate()
+        server.communicate()
+    assert answer["model"] == "tiny-chat"
+    assert answer["choices"][0]["message"]["content"] == expected["text"]
 
 
 def test_any_file_of_the_folder_means_the_folder(tiny: Path) -> None:

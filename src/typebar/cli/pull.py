@@ -23,7 +23,7 @@ def pull(
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the models, and which are here.")] = False,
 ) -> None:
-    """Fetch a model into the cache and print the path of its file."""
+    """Fetch a model into the cache and print the path of its file or folder."""
     if show:
         _print_table()
         return

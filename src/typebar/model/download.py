@@ -61,8 +61,8 @@ def resolve_model(
 
     `name` is a catalog name (None: the default model), a .gguf file, a folder, a Hugging Face repository `org/name`,
     `org/name:file`, `org/name:Q8_0` or `org/name:safetensors`, or the http(s) address of a .gguf file, optionally with
-    `#sha256=…`. What is in the cache is used without asking the network. `log` takes one-line notices; `progress` allows
-    a bar on stderr. With `retry`, a model that another one stood in for is looked for again.
+    `#sha256=…`. What is in the cache is used without asking the network. `log` takes one-line notices; `progress`
+    allows a bar on stderr. With `retry`, a model that another one stood in for is looked for again.
 
     Raises TypebarError if the name means nothing, no source delivers, or the disk cannot take the file, and
     ModelFileError if a local file is missing.
