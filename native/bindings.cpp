@@ -45,9 +45,11 @@ Batch make_batch(const Array<std::int32_t, 1>& tokens, const Array<std::int32_t,
 Quantization parse_quantization(const std::string& name) {
   if (name == "keep") return Quantization::keep;
   if (name == "q8") return Quantization::q8;
+  if (name == "q6") return Quantization::q6;
+  if (name == "q5") return Quantization::q5;
   if (name == "q4") return Quantization::q4;
   if (name == "f32") return Quantization::f32;
-  throw std::invalid_argument("quantization must be keep, q8, q4 or f32, not '" + name + "'");
+  throw std::invalid_argument("quantization must be keep, q8, q6, q5, q4 or f32, not '" + name + "'");
 }
 
 const char* format_name(WeightFormat format) {

@@ -20,7 +20,7 @@ struct TypeTraits {
   int block_bytes;
 };
 
-constexpr std::array<TypeTraits, 11> kTypes{{{"F32", 1, 4},
+constexpr std::array<TypeTraits, 16> kTypes{{{"F32", 1, 4},
                                              {"F16", 1, 2},
                                              {"BF16", 1, 2},
                                              {"Q4_0", 32, 18},
@@ -30,7 +30,12 @@ constexpr std::array<TypeTraits, 11> kTypes{{{"F32", 1, 4},
                                              {"Q8_0", 32, 34},
                                              {"Q4_K", 256, 144},
                                              {"Q5_K", 256, 176},
-                                             {"Q6_K", 256, 210}}};
+                                             {"Q6_K", 256, 210},
+                                             {"U4_64", 64, 36},
+                                             {"U4_128", 128, 68},
+                                             {"U8_32", 32, 36},
+                                             {"U8_64", 64, 68},
+                                             {"U8_128", 128, 132}}};
 
 const TypeTraits& traits(FileType type) { return kTypes[static_cast<std::size_t>(type)]; }
 
@@ -52,8 +57,30 @@ std::uint64_t spread_bits(std::uint32_t bits) {
   return (one_bit_a_byte + each_byte(0x7f)) >> 3 & each_byte(0x10);
 }
 
-// Q4_0, Q4_1, Q5_0, Q5_1, 32 weights: f16 d | [f16 min] | [32 fifth bits] | 16 bytes, element j in the low and j + 16
-// in the high nibble of byte j.
+// 16 bytes of nibbles, element j in the low and j + 16 in the high nibble of byte j.
+void unpack_nibbles(Bytes nibbles, std::uint8_t* codes) {
+  for (int j = 0; j < 16; j += 8) {
+    const auto word = load<std::uint64_t>(nibbles + j);
+    store(codes + j, word & each_byte(0x0f));
+    store(codes + 16 + j, word >> 4 & each_byte(0x0f));
+  }
+}
+
+// U4 and U8: f16 d | f16 m | codes in runs of 32, packed as in Q4_1 or a byte each.
+void unpack_unsigned(const TypeTraits& type, bool four_bits, Bytes block, int count, CodeRow row) {
+  for (int b = 0; b < count; ++b, block += type.block_bytes) {
+    row.scales[b] = load<std::uint16_t>(block);
+    row.mins[b] = load<std::uint16_t>(block + 2) ^ 0x8000u;  // the file holds +min
+    std::uint8_t* const codes = row.codes + b * type.block;
+    if (!four_bits) {
+      std::memcpy(codes, block + 4, std::size_t(type.block));
+      continue;
+    }
+    for (int k = 0; k < type.block; k += 32) unpack_nibbles(block + 4 + k / 2, codes + k);
+  }
+}
+
+// Q4_0, Q4_1, Q5_0, Q5_1, 32 weights: f16 d | [f16 min] | [32 fifth bits] | 16 bytes of nibbles.
 template <bool five_bits, bool has_min>
 void unpack_nibble_blocks(Bytes block, int count, CodeRow row) {
   for (int b = 0; b < count; ++b) {
@@ -187,13 +214,14 @@ void decode_q6_k(Bytes block, int count, float* values) {
 // Types with f16 scales of their own: one block of codes at a time.
 void decode_codes(FileType type, const std::byte* source, int blocks, float* values) {
   const CodeLayout layout = lossless_layout(type);
-  std::uint8_t codes[32];
+  std::uint8_t codes[128];
   std::uint16_t scale, min = 0;
+  const int size = traits(type).block;
   for (int b = 0; b < blocks; ++b) {
-    unpack_row(type, source + std::size_t(b) * traits(type).block_bytes, 32, {codes, &scale, &min});
+    unpack_row(type, source + std::size_t(b) * traits(type).block_bytes, size, {codes, &scale, &min});
     const float s = half_to_float(scale), m = half_to_float(min);
-    for (int j = 0; j < 32; ++j) {
-      values[b * 32 + j] = layout.symmetric ? s * float(int(codes[j]) - layout.zero) : s * float(codes[j]) - m;
+    for (int j = 0; j < size; ++j) {
+      values[b * size + j] = layout.symmetric ? s * float(int(codes[j]) - layout.zero) : s * float(codes[j]) - m;
     }
   }
 }
@@ -233,6 +261,11 @@ CodeLayout lossless_layout(FileType type) {
     case FileType::q4_k: return {WeightFormat::q4, kGroup, false, 0};
     case FileType::q5_1:
     case FileType::q5_k: return {WeightFormat::q5, kGroup, false, 0};
+    case FileType::u4_64:
+    case FileType::u4_128: return {WeightFormat::q4, traits(type).block, false, 0};
+    case FileType::u8_32:
+    case FileType::u8_64:
+    case FileType::u8_128: return {WeightFormat::q8, traits(type).block, false, 0};
   }
   throw std::invalid_argument("unknown weight type");
 }
@@ -249,6 +282,11 @@ void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row) {
     case FileType::q4_k: return unpack_q45_k<false>(blocks, count, row);
     case FileType::q5_k: return unpack_q45_k<true>(blocks, count, row);
     case FileType::q6_k: return unpack_q6_k(blocks, count, row);
+    case FileType::u4_64:
+    case FileType::u4_128: return unpack_unsigned(traits(type), true, blocks, count, row);
+    case FileType::u8_32:
+    case FileType::u8_64:
+    case FileType::u8_128: return unpack_unsigned(traits(type), false, blocks, count, row);
     default: throw std::invalid_argument(std::string(traits(type).name) + " has no codes");
   }
 }

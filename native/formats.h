@@ -8,12 +8,31 @@
 
 namespace typebar {
 
-// Element formats of weight files. Block layouts: ggml's ggml-common.h, as documented in the GGUF specification.
-enum class FileType : std::uint8_t { f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
+// Element formats of weight files. Block layouts: ggml's ggml-common.h, as documented in the GGUF specification; and
+// u4_64 … u8_128, what the words of AWQ, GPTQ and compressed-tensors checkpoints are rearranged to: blocks of so many
+// weights like those of q4_1, an f16 d, an f16 m, and unsigned codes, 32 after 32, with w = d·q + m.
+enum class FileType : std::uint8_t {
+  f32,
+  f16,
+  bf16,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q8_0,
+  q4_k,
+  q5_k,
+  q6_k,
+  u4_64,
+  u4_128,
+  u8_32,
+  u8_64,
+  u8_128,
+};
 
 FileType file_type(const std::string& name);          // "Q4_K" …; throws std::invalid_argument
 std::size_t file_row_bytes(FileType type, int cols);  // throws std::invalid_argument for part of a block
-int file_block(FileType type);                        // weights in a block: 1, 32 or 256
+int file_block(FileType type);                        // weights in a block: 1, 32, 64, 128 or 256
 
 // How a matrix of this file type is held when no value may change.
 struct CodeLayout {
@@ -37,7 +56,7 @@ struct CodeRow {
 void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row);
 // Any file type → f32 from the file's own scales: exact, or for types with a min the nearest f32.
 void decode_row(FileType type, const std::byte* source, int cols, float* values);
-// Round-to-nearest requantization of f32 values to the layouts of `--quant`: q8 (symmetric, codes 1…255), q4
+// Round-to-nearest requantization of f32 values to the layouts of `--quant`: q8 (symmetric, codes 1…255), q6, q5 and q4
 // (symmetric, of a few scales the one with the least squared error). A group that holds a value that is not finite, or
 // too large for an f16 scale, gets an infinite scale.
 CodeLayout requantized_layout(WeightFormat format);

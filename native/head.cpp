@@ -35,8 +35,9 @@ bool may_hold_best(const Screen& screen, std::span<const float> bounds, int tile
 
 }  // namespace
 
-void screen_spread(const Activations& x, int row, const Screen& screen) {
-  constexpr float kFactor = 36 * 21.25f;
+void screen_spread(const PackedMatrix& w, const Activations& x, int row, const Screen& screen) {
+  const float levels = float(1 << extra_bits(w.format));
+  const float factor = 36 * (levels * levels - 1) / 12;
   const int block = row / kRowBlock * kRowBlock;
   const int width = std::min(kRowBlock, x.rows - block);
   for (int group = 0; group < x.cols / kGroup; ++group) {
@@ -47,7 +48,7 @@ void screen_spread(const Activations& x, int row, const Screen& screen) {
       for (int i = 0; i < 4; ++i) squares += codes[i] * codes[i];
     }
     const float scale = x.groups[index + row].scale;
-    screen.spread[index + row] = kFactor * float(squares) * scale * scale;
+    screen.spread[index + row] = factor * float(squares) * scale * scale;
   }
 }
 

@@ -20,10 +20,13 @@ struct Screen {
   float* upper;   // [row][tile]
 };
 
-inline bool can_screen(const PackedMatrix& w) { return w.format == WeightFormat::q8 && !w.mins; }
+inline bool can_screen(const PackedMatrix& w) {
+  return (w.format == WeightFormat::q8 || w.format == WeightFormat::q6) && !w.mins;
+}
 
-// Fills the row's part of screen.spread: 6² · 21.25 · ‖x_g‖², where 21.25 is the variance of a nibble.
-void screen_spread(const Activations& x, int row, const Screen& screen);
+// Fills the row's part of screen.spread: 6² · v · ‖x_g‖², where v is the variance of what the high nibbles of w leave
+// out.
+void screen_spread(const PackedMatrix& w, const Activations& x, int row, const Screen& screen);
 
 // logits[row][outputs] = W·x, one member's part; ends with a barrier. `buffer` holds kTileBuffer floats.
 void all_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,

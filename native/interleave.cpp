@@ -31,6 +31,8 @@ void interleave_group(const std::uint8_t* codes, std::uint8_t* nibbles, std::uin
     if constexpr (format == WeightFormat::q8) {
       store_steps(nibbles + 64 * pair, (a >> 4 & low) | (b & high));
       store_steps(extra + 64 * pair, low_nibbles);
+    } else if constexpr (format == WeightFormat::q6) {
+      store_steps(nibbles + 64 * pair, (a >> 2 & low) | (b << 2 & high));
     } else {
       store_steps(nibbles + 64 * pair, low_nibbles);
     }
@@ -45,7 +47,7 @@ void interleave_group(const std::uint8_t* codes, std::uint8_t* nibbles, std::uin
     for (int half = 0; half < 2; ++half) {
       std::uint64_t bits = 0;
       for (int pair = 0; pair < 2; ++pair) {
-        bits |= (load_steps(codes + 16 * half + 8 * pair) >> 4 & each_byte(3)) << 4 * pair;
+        bits |= (load_steps(codes + 16 * half + 8 * pair) & each_byte(3)) << 4 * pair;
       }
       const std::uint32_t word = std::uint32_t(bits) | std::uint32_t(bits >> 32) << 2;
       std::memcpy(extra + 32 * half, &word, 4);
@@ -104,7 +106,7 @@ int code_at(const PackedMatrix& matrix, int row, int col) {
   const std::uint8_t* const extra = matrix.extra + tile_group * matrix.extra_stride();
   switch (matrix.format) {
     case WeightFormat::q5: return nibble | (extra[lane] >> column / 4 & 1) << 4;
-    case WeightFormat::q6: return nibble | (extra[column / 16 * 32 + lane] >> column % 16 / 4 * 2 & 3) << 4;
+    case WeightFormat::q6: return nibble << 2 | (extra[column / 16 * 32 + lane] >> column % 16 / 4 * 2 & 3);
     case WeightFormat::q8: return nibble << 4 | (extra[nibble_byte] >> nibble_shift & 15);
     default: return nibble;
   }

@@ -292,7 +292,7 @@ void Model::head(int member, std::span<const int> rows, std::span<const int> bes
     float* normed = scratch_.normed[member];
     kernels_.rms_norm(scratch_.hidden + std::size_t(rows[i]) * n, final_norm_, n, config_.rms_norm_eps, normed);
     kernels_.quantize(normed, n, i, 0, x);
-    if (screened) screen_spread(x, i, scratch_.screen);
+    if (screened) screen_spread(output_layer(), x, i, scratch_.screen);
   });
   float* buffer = scratch_.tile_buffers[member];
   if (screened) {

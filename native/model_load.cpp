@@ -40,8 +40,11 @@ class TensorTable {
   std::set<std::string> used_;
 };
 
-// The output layer keeps 8 bits when the body goes to 4: it costs most there and the screened pass reads half of it.
-Quantization head_quantization(Quantization body) { return body == Quantization::q4 ? Quantization::q8 : body; }
+// The output layer keeps 6 bits when the body goes below: they cost most there, and the screened pass reads four of
+// them.
+Quantization head_quantization(Quantization body) {
+  return body == Quantization::q4 || body == Quantization::q5 ? Quantization::q6 : body;
+}
 
 }  // namespace
 

@@ -74,7 +74,10 @@ CodeLayout held_layout(FileType type, Quantization quantization) {
   const CodeLayout lossless = lossless_layout(type);
   if (quantization == Quantization::keep) return lossless;
   if (quantization == Quantization::f32) return lossless_layout(FileType::f32);
-  const WeightFormat wanted = quantization == Quantization::q8 ? WeightFormat::q8 : WeightFormat::q4;
+  const WeightFormat wanted = quantization == Quantization::q8   ? WeightFormat::q8
+                              : quantization == Quantization::q6 ? WeightFormat::q6
+                              : quantization == Quantization::q5 ? WeightFormat::q5
+                                                                 : WeightFormat::q4;
   return lossless.format == wanted ? lossless : requantized_layout(wanted);
 }
 
@@ -249,7 +252,7 @@ void unpack_row(const PackedMatrix& matrix, int row, float* values) {
     }
     return;
   }
-  const std::size_t first_scale = tile * matrix.groups() * matrix.scale_stride() + r;
+  const std::size_t first_scale = tile * (matrix.cols / matrix.scale_group) * kTileRows + r;
   for (int c = 0; c < matrix.cols; ++c) {
     const std::size_t k = first_scale + std::size_t(c / matrix.scale_group) * kTileRows;
     const float scale = half_to_float(matrix.scales[k]);

@@ -30,11 +30,11 @@ inline constexpr int extra_bits(WeightFormat format) {
 // step j = 0…7 the columns 4j…4j+3:
 //
 //   nibbles  [tile][group][4][8][4] bytes   byte (v, r, i): low nibble column 4v+i, high nibble column 16+4v+i.
-//                                           q4, q5, q6: the low 4 bits of q. q8: the high 4 bits of q.
+//                                           q4, q5: the low 4 bits of q. q6, q8: the high 4 bits of q.
 //   extra    q5 [tile][group][8][4] bytes      byte (r, i): bit j is bit 4 of the code at column 4j+i
-//            q6 [tile][group][2][8][4] bytes   byte (h, r, i): bits 2v, 2v+1 are bits 4, 5 at column 16h+4v+i
+//            q6 [tile][group][2][8][4] bytes   byte (h, r, i): bits 2v, 2v+1 are bits 0, 1 at column 16h+4v+i
 //            q8 [tile][group][4][8][4] bytes   as `nibbles`, holding the low 4 bits of q
-//   scales   [tile][group][32 / scale_group][8] f16
+//   scales   [tile][cols / scale_group][8] f16
 //   mins     the same shape, f16, or null when the matrix is symmetric: then m = s·zero
 //
 // Dense formats hold `nibbles` = [tile][cols][8] elements of f16, bf16 or f32, and nothing else.
@@ -42,7 +42,7 @@ struct PackedMatrix {
   WeightFormat format = WeightFormat::q8;
   int rows = 0;
   int cols = 0;              // a multiple of 32
-  int scale_group = kGroup;  // weights that share a scale: 32, or 16 (Q6_K; symmetric only)
+  int scale_group = kGroup;  // weights that share a scale: 32, 64, 128, or 16 (symmetric q6 only); divides cols
   int zero = 0;              // code of weight 0 when symmetric
   const std::uint8_t* nibbles = nullptr;
   const std::uint8_t* extra = nullptr;
@@ -64,6 +64,8 @@ struct PackedMatrix {
   std::size_t scale_stride() const {  // f16 elements of a (tile, group)
     return quantized() ? std::size_t{kTileRows} * kGroup / scale_group : 0;
   }
+  // From the index of a (tile, group) to that of its scales, where a scale is shared by whole groups.
+  int scale_shift() const { return scale_group < kGroup ? 0 : __builtin_ctz(unsigned(scale_group / kGroup)); }
   std::size_t bytes() const {
     const std::size_t tile_groups = std::size_t(tiles()) * groups();
     return tile_groups * (nibble_stride() + extra_stride() + scale_stride() * (mins ? 4 : 2));

@@ -92,21 +92,21 @@ std::uint16_t quantize_q8(const Group& group, std::uint8_t* codes) {
   return scale;
 }
 
-// Levels −8…7. The value of largest magnitude sets the scale, as level −8 or one near it: a slightly smaller scale
-// clips that one value and rounds the others more finely. The best of six takes 10 % off the squared error of normally
-// distributed weights; a fine search over all scales would take 11 %.
-std::uint16_t quantize_q4(const Group& group, std::uint8_t* codes) {
-  constexpr float kExtremeLevels[] = {-8.0f, -8.5f, -7.2f, -8.2f, -7.8f, -8.8f};
+// 4 to 6 bits, levels −Zero … Zero − 1. The value of largest magnitude sets the scale, as level −Zero or one near it: a
+// slightly smaller scale clips that one value and rounds the others more finely. Of 4 bits, the best of six takes 10 %
+// off the squared error of normally distributed weights; a fine search over all scales would take 11 %.
+template <int Zero>
+std::uint16_t quantize_symmetric(const Group& group, std::uint8_t* codes) {
   const float extreme = extreme_value(group);
   std::uint16_t best_scale = kInfinity;
   float best_error = std::numeric_limits<float>::infinity();
-  for (const float extreme_level : kExtremeLevels) {
-    const std::uint16_t scale = float_to_half(extreme / extreme_level);
+  for (const float beyond : {0.0f, 0.5f, -0.8f, 0.2f, -0.2f, 0.8f}) {
+    const std::uint16_t scale = float_to_half(extreme / -(Zero + beyond));
     if (!finite(scale)) continue;
-    const float error = squared_error(group, Grid(half_to_float(scale), -8.0f, 7.0f));
+    const float error = squared_error(group, Grid(half_to_float(scale), -Zero, Zero - 1));
     if (error < best_error) best_error = error, best_scale = scale;
   }
-  if (finite(best_scale)) store_codes(group, Grid(half_to_float(best_scale), -8.0f, 7.0f), 8, codes);
+  if (finite(best_scale)) store_codes(group, Grid(half_to_float(best_scale), -Zero, Zero - 1), Zero, codes);
   return best_scale;
 }
 
@@ -115,13 +115,18 @@ std::uint16_t quantize_q4(const Group& group, std::uint8_t* codes) {
 CodeLayout requantized_layout(WeightFormat format) {
   switch (format) {
     case WeightFormat::q4: return {format, kGroup, true, 8};
+    case WeightFormat::q5: return {format, kGroup, true, 16};
+    case WeightFormat::q6: return {format, kGroup, true, 32};
     case WeightFormat::q8: return {format, kGroup, true, 128};
-    default: throw std::invalid_argument("weights can be requantized to q4 and q8");
+    default: throw std::invalid_argument("weights can be requantized to q4, q5, q6 and q8");
   }
 }
 
 void quantize_row(WeightFormat format, const float* values, int cols, CodeRow row) {
-  const auto quantize_group = format == WeightFormat::q4 ? quantize_q4 : quantize_q8;
+  const auto quantize_group = format == WeightFormat::q4   ? quantize_symmetric<8>
+                              : format == WeightFormat::q5 ? quantize_symmetric<16>
+                              : format == WeightFormat::q6 ? quantize_symmetric<32>
+                                                           : quantize_q8;
   for (int g = 0; g < cols / kGroup; ++g) {
     row.scales[g] = quantize_group(load_group(values + g * kGroup), row.codes + g * kGroup);
   }

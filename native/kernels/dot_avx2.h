@@ -58,8 +58,11 @@ inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, bool first, 
 
 template <WeightFormat F, int T, int R, int H>
 inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sums)[T][R][H]) {
-  if constexpr (F == WeightFormat::q4) {
+  if constexpr (F == WeightFormat::q4 && H == 1) {
     dot_steps<0, 0, 8, 1>(w, x, true, 0, sums);
+  } else if constexpr (F == WeightFormat::q4) {
+    dot_steps<0, 0, 4, 1>(w, x, true, 0, sums);
+    dot_steps<0, 4, 4, 1>(w, x, true, 1, sums);
   } else if constexpr (F == WeightFormat::q5) {
     dot_steps<0, 0, 4, 1>(w, x, true, 0, sums);
     dot_steps<0, 4, 4, 1>(w, x, false, 0, sums);

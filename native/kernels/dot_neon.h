@@ -20,10 +20,9 @@ inline void unpack_nibbles(const std::uint8_t* plane, int8x16_t (*codes)[2]) {
   }
 }
 
-// ORs `bits` bits from position `from` of every byte into position 4 of the codes.
-inline void add_bits(uint8x16_t extra, int from, std::uint8_t mask, int8x16_t& codes) {
-  const uint8x16_t bits = vandq_u8(vshlq_u8(extra, vdupq_n_s8(std::int8_t(4 - from))), vdupq_n_u8(mask));
-  codes = vorrq_s8(codes, vreinterpretq_s8_u8(bits));
+// The bits of `mask` after moving every byte from bit position `from` to `to`.
+inline int8x16_t move_bits(uint8x16_t bytes, int from, int to, std::uint8_t mask) {
+  return vreinterpretq_s8_u8(vandq_u8(vshlq_u8(bytes, vdupq_n_s8(std::int8_t(to - from))), vdupq_n_u8(mask)));
 }
 
 template <WeightFormat F>
@@ -31,9 +30,13 @@ inline void unpack_group(const std::uint8_t* nibbles, const std::uint8_t* extra,
   unpack_nibbles(nibbles, out.codes);
   for (int half = 0; half < 2; ++half) {
     for (int step = 0; step < 8; ++step) {
-      if constexpr (F == WeightFormat::q5) add_bits(vld1q_u8(extra + half * 16), step, 16, out.codes[step][half]);
+      int8x16_t& codes = out.codes[step][half];
+      if constexpr (F == WeightFormat::q5) {
+        codes = vorrq_s8(codes, move_bits(vld1q_u8(extra + half * 16), step, 4, 16));
+      }
       if constexpr (F == WeightFormat::q6) {
-        add_bits(vld1q_u8(extra + (step >> 2) * 32 + half * 16), 2 * (step & 3), 48, out.codes[step][half]);
+        const uint8x16_t pairs = vld1q_u8(extra + (step >> 2) * 32 + half * 16);
+        codes = vorrq_s8(vshlq_n_s8(codes, 2), move_bits(pairs, 2 * (step & 3), 0, 3));
       }
     }
   }

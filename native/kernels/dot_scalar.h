@@ -17,7 +17,7 @@ inline void unpack_group(const std::uint8_t* nibbles, const std::uint8_t* extra,
         const int byte = r * 4 + i;
         int code = nibbles[v * 32 + byte] >> shift & 15;
         if constexpr (F == WeightFormat::q5) code |= (extra[byte] >> step & 1) << 4;
-        if constexpr (F == WeightFormat::q6) code |= (extra[(step >> 2) * 32 + byte] >> 2 * v & 3) << 4;
+        if constexpr (F == WeightFormat::q6) code = code << 2 | (extra[(step >> 2) * 32 + byte] >> 2 * v & 3);
         if constexpr (F == WeightFormat::q8) code = code << 4 | (extra[v * 32 + byte] >> shift & 15);
         out.codes[step][r][i] = std::uint8_t(code);
       }

@@ -29,15 +29,24 @@ inline void add_fifth_bit(__m256i extra, __m256i* codes) {
 }
 
 template <int V>
-inline void add_two_bits(__m256i first, __m256i second, __m256i* codes) {
-  const __m256i bits = _mm256_set1_epi8(48);
-  codes[V] = _mm256_or_si256(codes[V], move_bits<2 * V, 4>(first, bits));
-  codes[V + 4] = _mm256_or_si256(codes[V + 4], move_bits<2 * V, 4>(second, bits));
+inline void unpack_six_bits(const std::uint8_t* plane, __m256i first, __m256i second, __m256i* codes) {
+  const __m256i high = _mm256_set1_epi8(60), low = _mm256_set1_epi8(3);
+  const __m256i bytes = load_bytes(plane + V * 32);
+  codes[V] = _mm256_or_si256(move_bits<0, 2>(bytes, high), move_bits<2 * V, 0>(first, low));
+  codes[V + 4] = _mm256_or_si256(move_bits<4, 2>(bytes, high), move_bits<2 * V, 0>(second, low));
 }
 
 // 4 to 6 bits: the codes of step j in codes[j]. 8 bits: their high nibbles.
 template <WeightFormat F>
 inline void unpack_codes(const std::uint8_t* nibbles, const std::uint8_t* extra, __m256i* codes) {
+  if constexpr (F == WeightFormat::q6) {
+    const __m256i first = load_bytes(extra), second = load_bytes(extra + 32);
+    unpack_six_bits<0>(nibbles, first, second, codes);
+    unpack_six_bits<1>(nibbles, first, second, codes);
+    unpack_six_bits<2>(nibbles, first, second, codes);
+    unpack_six_bits<3>(nibbles, first, second, codes);
+    return;
+  }
   unpack_nibbles<0>(nibbles, codes);
   unpack_nibbles<1>(nibbles, codes);
   unpack_nibbles<2>(nibbles, codes);
@@ -48,12 +57,5 @@ inline void unpack_codes(const std::uint8_t* nibbles, const std::uint8_t* extra,
     add_fifth_bit<1>(bits, codes);
     add_fifth_bit<2>(bits, codes);
     add_fifth_bit<3>(bits, codes);
-  }
-  if constexpr (F == WeightFormat::q6) {
-    const __m256i first = load_bytes(extra), second = load_bytes(extra + 32);
-    add_two_bits<0>(first, second, codes);
-    add_two_bits<1>(first, second, codes);
-    add_two_bits<2>(first, second, codes);
-    add_two_bits<3>(first, second, codes);
   }
 }

@@ -14,8 +14,9 @@ namespace reference {
 
 using typebar::FileType;
 
-inline const std::vector<std::string> kTypeNames = {"F32",  "F16",  "BF16", "Q4_0", "Q4_1", "Q5_0",
-                                                    "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+inline const std::vector<std::string> kTypeNames = {"F32",    "F16",   "BF16",  "Q4_0",  "Q4_1", "Q5_0",
+                                                    "Q5_1",   "Q8_0",  "Q4_K",  "Q5_K",  "Q6_K", "U4_64",
+                                                    "U4_128", "U8_32", "U8_64", "U8_128"};
 
 inline double half(const std::uint8_t* p) {
   const int bits = p[0] | p[1] << 8, exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -49,6 +50,11 @@ inline Block block(FileType type) {
     case FileType::q4_k: return {256, 2 + 2 + 12 + 128};
     case FileType::q5_k: return {256, 2 + 2 + 12 + 32 + 128};
     case FileType::q6_k: return {256, 128 + 64 + 16 + 2};
+    case FileType::u4_64: return {64, 2 + 2 + 32};
+    case FileType::u4_128: return {128, 2 + 2 + 64};
+    case FileType::u8_32: return {32, 2 + 2 + 32};
+    case FileType::u8_64: return {64, 2 + 2 + 64};
+    case FileType::u8_128: return {128, 2 + 2 + 128};
   }
   return {0, 0};
 }
@@ -108,6 +114,14 @@ inline Weight weight(FileType type, const std::uint8_t* row, int col) {
       const int high = (p[128 + e / 128 * 32 + l] >> 2 * quarter) % 4;
       return {low + 16 * high, half(p + 208) * int(std::int8_t(p[192 + e / 16])), 0};
     }
+    case FileType::u4_64:
+    case FileType::u4_128: {
+      const std::uint8_t byte = p[4 + e / 32 * 16 + e % 16];
+      return {e % 32 < 16 ? byte % 16 : byte / 16, half(p), -half(p + 2)};
+    }
+    case FileType::u8_32:
+    case FileType::u8_64:
+    case FileType::u8_128: return {p[4 + e], half(p), -half(p + 2)};
   }
   return {0, 0, 0};
 }

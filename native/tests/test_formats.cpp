@@ -147,11 +147,17 @@ TEST_CASE("formats: q8 requantization rounds to nearest") {
   }
 }
 
-TEST_CASE("formats: q4 requantization is no worse than one fixed scale, and better than it on average") {
+TEST_CASE("formats: requantization to few bits is no worse than one fixed scale, and better than it on average") {
+  WeightFormat format{};
+  double better = 0;  // the error that is left, of that with the fixed scale
+  SUBCASE("q4") { format = WeightFormat::q4, better = 0.92; }
+  SUBCASE("q5") { format = WeightFormat::q5, better = 0.96; }
+  SUBCASE("q6") { format = WeightFormat::q6, better = 0.98; }
   const auto values = normal_values(32 * 2000, 0.05f, 3);
   Codes codes(int(values.size()), 32);
-  quantize_row(WeightFormat::q4, values.data(), int(values.size()), codes.row());
-  CHECK(requantized_layout(WeightFormat::q4).zero == 8);
+  quantize_row(format, values.data(), int(values.size()), codes.row());
+  const int zero = requantized_layout(format).zero;
+  CHECK(zero == 8 << extra_bits(format));
   double total = 0, total_fixed = 0;
   for (std::size_t g = 0; g < values.size(); g += 32) {
     const std::vector<float> group(values.begin() + g, values.begin() + g + 32);
@@ -160,23 +166,26 @@ TEST_CASE("formats: q4 requantization is no worse than one fixed scale, and bett
     std::copy_n(codes.codes.begin() + g, 32, one.codes.begin());
     const float extreme =
         *std::max_element(group.begin(), group.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
-    fixed.scales[0] = float_to_half(extreme / -8.0f);
+    fixed.scales[0] = float_to_half(extreme / float(-zero));
     const float scale = half_to_float(fixed.scales[0]), held = half_to_float(one.scales[0]);
     for (int j = 0; j < 32; ++j) {
-      fixed.codes[j] = std::uint8_t(std::clamp(std::nearbyint(group[j] / scale), -8.0f, 7.0f) + 8);
-      REQUIRE(int(one.codes[j]) <= 15);
+      const float level_of_fixed = std::clamp(std::nearbyint(group[j] / scale), float(-zero), float(zero - 1));
+      fixed.codes[j] = std::uint8_t(int(level_of_fixed) + zero);
+      REQUIRE(int(one.codes[j]) < 2 * zero);
       const float level = group[j] / held;  // of the chosen scale
-      if (level > -8.0f && level < 7.0f) REQUIRE(std::fabs(float(one.codes[j] - 8) - level) <= 0.5001f);
+      if (level > float(-zero) && level < float(zero - 1)) {
+        REQUIRE(std::fabs(float(one.codes[j] - zero) - level) <= 0.5001f);
+      }
     }
-    const double error = squared_error(group, one, 8), fixed_error = squared_error(group, fixed, 8);
+    const double error = squared_error(group, one, zero), fixed_error = squared_error(group, fixed, zero);
     REQUIRE(error <= fixed_error * 1.0001);
     total += error, total_fixed += fixed_error;
   }
-  CHECK(total < 0.92 * total_fixed);
+  CHECK(total < better * total_fixed);
 }
 
 TEST_CASE("formats: requantization of special groups") {
-  for (const WeightFormat format : {WeightFormat::q4, WeightFormat::q8}) {
+  for (const WeightFormat format : {WeightFormat::q4, WeightFormat::q5, WeightFormat::q6, WeightFormat::q8}) {
     const int zero = requantized_layout(format).zero;
     Codes codes(32, 32);
     std::vector<float> values(32, 0.0f);
@@ -203,7 +212,7 @@ TEST_CASE("formats: requantization of special groups") {
       CHECK((codes.scales[0] & 0x7c00) == 0x7c00);
     }
   }
-  CHECK_THROWS_AS(requantized_layout(WeightFormat::q6), std::invalid_argument);
+  CHECK_THROWS_AS(requantized_layout(WeightFormat::f16), std::invalid_argument);
 }
 
 TEST_CASE("formats: levels that a format holds are requantized to themselves") {

@@ -19,12 +19,26 @@ struct Matrix {
   std::vector<std::uint16_t> scales, mins;
 };
 
+struct Case {
+  WeightFormat format;
+  bool asymmetric;
+  int scale_group = kGroup;
+};
+const Case kCases[] = {
+    {WeightFormat::q4, false},     {WeightFormat::q4, true},      {WeightFormat::q4, true, 64},
+    {WeightFormat::q4, true, 128}, {WeightFormat::q5, false},     {WeightFormat::q5, true},
+    {WeightFormat::q6, false},     {WeightFormat::q6, false, 16}, {WeightFormat::q8, false},
+    {WeightFormat::q8, true},      {WeightFormat::q8, true, 64},  {WeightFormat::q8, true, 128},
+    {WeightFormat::f16, false},    {WeightFormat::bf16, false},   {WeightFormat::f32, false},
+};
+
 // Random planes are valid codes of any format, so a matrix needs no packer.
-Matrix random_matrix(WeightFormat format, bool asymmetric, int rows, int cols, unsigned seed, bool all_ones = false) {
+Matrix random_matrix(const Case& c, int rows, int cols, unsigned seed, bool all_ones = false) {
+  const auto [format, asymmetric, scale_group] = c;
   std::mt19937 random(seed);
   Matrix m;
   PackedMatrix& w = m.packed;
-  w = {format, rows, cols, format == WeightFormat::q6 ? 16 : kGroup, 0};
+  w = {format, rows, cols, scale_group, 0};
   w.zero = asymmetric ? 0 : 1 << (3 + extra_bits(format));
   const std::size_t tile_groups = std::size_t(w.tiles()) * w.groups();
   m.nibbles.resize(tile_groups * w.nibble_stride());
@@ -69,11 +83,11 @@ double weight(const PackedMatrix& w, int row, int col) {
   int code = w.nibbles[tile_group * 128 + v * 32 + r * 4 + i] >> shift & 15;
   const std::uint8_t* extra = w.extra + tile_group * w.extra_stride();
   if (w.format == WeightFormat::q5) code += (extra[r * 4 + i] >> step & 1) * 16;
-  if (w.format == WeightFormat::q6) code += (extra[c / 16 * 32 + r * 4 + i] >> 2 * v & 3) * 16;
+  if (w.format == WeightFormat::q6) code = code * 4 + (extra[c / 16 * 32 + r * 4 + i] >> 2 * v & 3);
   if (w.format == WeightFormat::q8) code = code * 16 + (extra[v * 32 + r * 4 + i] >> shift & 15);
-  const int scales = 32 / w.scale_group;
-  const double s = half_to_float(w.scales[(tile_group * scales + c / w.scale_group) * 8 + r]);
-  return w.mins ? s * code - half_to_float(w.mins[tile_group * 8 + r]) : s * (code - w.zero);
+  const std::size_t scale = (std::size_t(row / 8) * (w.cols / w.scale_group) + col / w.scale_group) * 8 + r;
+  const double s = half_to_float(w.scales[scale]);
+  return w.mins ? s * code - half_to_float(w.mins[scale]) : s * (code - w.zero);
 }
 
 struct Inputs {
@@ -120,21 +134,13 @@ std::vector<float> multiply(const Kernels& kernels, const PackedMatrix& w, const
   return out;
 }
 
-struct Case {
-  WeightFormat format;
-  bool asymmetric;
-};
-const Case kCases[] = {{WeightFormat::q4, false},  {WeightFormat::q4, true},    {WeightFormat::q5, false},
-                       {WeightFormat::q5, true},   {WeightFormat::q6, false},   {WeightFormat::q8, false},
-                       {WeightFormat::f16, false}, {WeightFormat::bf16, false}, {WeightFormat::f32, false}};
-
 }  // namespace
 
 TEST_CASE("matmul equals the formula of the layout, for every format and number of rows") {
   for (const Case c : kCases) {
     for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11}) {
-      const int cols = 96, outputs = 29;
-      const Matrix m = random_matrix(c.format, c.asymmetric, outputs, cols, 7 * rows);
+      const int cols = 3 * std::max(c.scale_group, kGroup), outputs = 29;
+      const Matrix m = random_matrix(c, outputs, cols, 7 * rows);
       const Inputs in = quantized_inputs(random_values(std::size_t(rows) * cols, rows), rows, cols);
       for (const std::string& isa : usable_isas()) {
         const auto out = multiply(select_kernels(isa), m.packed, in.x, 0, rows, 0, m.packed.tiles());
@@ -161,8 +167,8 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
   for (const Case c : kCases) {
     for (const bool extreme : {false, true}) {
       if (extreme && !is_quantized(c.format)) continue;
-      const int rows = 9, cols = 160;
-      const Matrix m = random_matrix(c.format, c.asymmetric, 40, cols, 3, extreme);
+      const int rows = 9, cols = 256;
+      const Matrix m = random_matrix(c, 40, cols, 3, extreme);
       auto values = random_values(std::size_t(rows) * cols, 5);
       if (extreme) {
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = i / cols % 2 ? -1e5f : 3.0f;
@@ -184,7 +190,7 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
 TEST_CASE("a row's result depends on neither its neighbours nor the tile range") {
   for (const Case c : kCases) {
     const int rows = 13, cols = 128, outputs = 56;
-    const Matrix m = random_matrix(c.format, c.asymmetric, outputs, cols, 11);
+    const Matrix m = random_matrix(c, outputs, cols, 11);
     const auto values = random_values(std::size_t(rows) * cols, 13);
     const Inputs all = quantized_inputs(values, rows, cols);
     for (const std::string& isa : usable_isas()) {
