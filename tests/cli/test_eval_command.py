@@ -44,17 +44,13 @@ def test_quantizations_side_by_side(tiny_path, text, tmp_path):
 def test_real_model(coder_path, text, tmp_path):
     report = tmp_path / "report.json"
     result = typebar(
-        "eval", coder_path, "--text", text, "--tokens", 40, "--tasks", "zh-qa,fizzbuzz", "--limit", 2, "--json", report
+        "eval", coder_path, "--text", text, "--tokens", 40, "--tasks", "zh-qa,fizzbuzz", "--limit", 1, "--json", report
     )
     assert result.returncode == 0, result.stderr
     _, row = json.loads(report.read_text())["rows"]
     assert row["text"]["tokens"] == 39 and row["text"]["perplexity"] < 60
     assert 0 < row["text"]["mean_kl"] < 0.01 and row["text"]["same_top_percent"] > 90
-    assert [answer["passed"] for answer in row["tasks"]["zh-qa"]["answers"]] == [
-        False,
-        True,
-    ]  # it says Shanghai, and 12
-    assert row["tasks"]["fizzbuzz"]["passed"] == 2
+    assert row["tasks"]["zh-qa"]["passed"] == 1 and row["tasks"]["fizzbuzz"]["passed"] == 1
 
 
 def test_another_model_as_reference(tiny_path, text, tmp_path):
