@@ -92,7 +92,7 @@ def _facts(name: str, plan: Plan, context: int) -> list[tuple[str, str]]:
     spec = plan.spec
     formats = Counter(tensor.format for tensor in plan.matrices)
     scaling = "" if spec.rope.scaling == "none" else f", {spec.rope.scaling} scaling by {spec.rope.factor:g}"
-    held = f"{megabytes(plan.held_bytes)}, {plan.bits_per_weight:.2f} bits a weight in matrices"
+    held = f"{megabytes(plan.held_bytes)}, {plan.bits_per_weight:.2f} bits a weight in matrices, {plan.quantization}"
     full, screened = plan.token_bytes(screened_head=False), plan.token_bytes()
     read = megabytes(full) + (f", {megabytes(screened)} with the screened output layer" if screened < full else "")
     return [
