@@ -92,6 +92,7 @@ void Model::allocate_scratch() {
                      scratch_arena_.allocate<float>(head_rows * tiles)};
   for (int member = 0; member < team_.size(); ++member) {
     scratch_.normed.push_back(scratch_arena_.allocate<float>(config_.hidden_size));
+    scratch_.ordered.push_back(scratch_arena_.allocate<float>(std::max(config_.hidden_size, config_.query_size())));
     scratch_.tile_buffers.push_back(scratch_arena_.allocate<float>(kTileBuffer));
     scratch_.attention_buffers.push_back(scratch_arena_.allocate<float>(attention_member_scratch(attention_shape())));
   }
@@ -157,13 +158,21 @@ void Model::embed(int member, const Batch& batch) {
   });
 }
 
+// values[order[k]] for k = 0, 1, … in the member's buffer; the values themselves where there is no order
+const float* Model::in_order(int member, const float* values, const std::vector<std::int32_t>& order) const {
+  if (order.empty()) return values;
+  float* ordered = scratch_.ordered[member];
+  for (std::size_t k = 0; k < order.size(); ++k) ordered[k] = values[order[k]];
+  return ordered;
+}
+
 // x = quantized RMSNorm(hidden)
-void Model::normalize(int member, const float* weight, const Activations& x) {
+void Model::normalize(int member, const float* weight, const std::vector<std::int32_t>& order, const Activations& x) {
   const int n = config_.hidden_size;
   team_.for_chunks(member, tokens_, [&](int t) {
     float* normed = scratch_.normed[member];
     kernels_.rms_norm(scratch_.hidden + std::size_t(t) * n, weight, n, config_.rms_norm_eps, normed);
-    kernels_.quantize(normed, n, t, 0, x);
+    kernels_.quantize(in_order(member, normed, order), n, t, 0, x);
   });
 }
 
@@ -232,8 +241,8 @@ void Model::attend(int member, int index) {
                      [&](int i) { finish_attention(layer, attention_plan_, attention_plan_.merges[i]); });
   }
   team_.for_chunks(member, tokens_, [&](int t) {
-    kernels_.quantize(scratch_.attention + std::size_t(t) * config_.query_size(), config_.query_size(), t, 0,
-                      scratch_.x_attn);
+    const float* attention = scratch_.attention + std::size_t(t) * config_.query_size();
+    kernels_.quantize(in_order(member, attention, layers_[index].o_order), config_.query_size(), t, 0, scratch_.x_attn);
   });
 }
 
@@ -272,12 +281,12 @@ void Model::gate_up(int member, const LayerWeights& w) {
 
 void Model::layer(int member, const Batch& batch, int index) {
   const LayerWeights& w = layers_[index];
-  normalize(member, w.attn_norm, scratch_.x);
+  normalize(member, w.attn_norm, w.attn_order, scratch_.x);
   project_qkv(member, w);
   rotate_and_store(member, batch, w, index);
   attend(member, index);
   add_projection(member, w.o, scratch_.x_attn);
-  normalize(member, w.mlp_norm, scratch_.x);
+  normalize(member, w.mlp_norm, w.mlp_order, scratch_.x);
   gate_up(member, w);
   add_projection(member, w.down, scratch_.x_mlp);
 }

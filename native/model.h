@@ -54,6 +54,8 @@ struct LayerWeights {
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
+  // Column k of q, k and v is for input attn_order[k], where there is an order, and so on. GPTQ sorts columns by group.
+  std::vector<std::int32_t> attn_order, o_order, mlp_order;
 };
 
 // A decoder-only transformer of the Qwen2, Qwen3 and Llama families with its KV cache. One thread may call it at a
@@ -112,6 +114,7 @@ class Model {
     float* logits;                          // [most_logit_rows][vocab]
     Screen screen;                          // of [head rows]
     std::vector<float*> normed;             // a member's [hidden]
+    std::vector<float*> ordered;            // a member's [max(hidden, query)]
     std::vector<float*> tile_buffers;       // a member's kTileBuffer floats
     std::vector<float*> attention_buffers;  // a member's attention_member_scratch() floats
   };
@@ -131,10 +134,12 @@ class Model {
   Activations allocate_activations(int rows, int cols);
   void plan(const Batch& batch);
 
+  const float* in_order(int member, const float* values, const std::vector<std::int32_t>& order) const;
+
   // The forward pass, one member's part; each ends with a barrier.
   void embed(int member, const Batch& batch);
   void layer(int member, const Batch& batch, int index);
-  void normalize(int member, const float* weight, const Activations& x);
+  void normalize(int member, const float* weight, const std::vector<std::int32_t>& order, const Activations& x);
   void project_qkv(int member, const LayerWeights& w);
   void rotate_and_store(int member, const Batch& batch, const LayerWeights& w, int index);
   void attend(int member, int index);

@@ -1,4 +1,5 @@
 // Weights by canonical name into the model.
+#include <cmath>
 #include <set>
 #include <stdexcept>
 
@@ -46,6 +47,23 @@ Quantization head_quantization(Quantization body) {
   return body == Quantization::q4 || body == Quantization::q5 ? Quantization::q6 : body;
 }
 
+// The order that a tensor of `size` values spells out: each of 0 … size − 1 once.
+std::vector<std::int32_t> load_order(const TensorSource& source, int size) {
+  Arena arena(Pages::ordinary);
+  const float* const values = load_vector(source, 0, arena);
+  std::vector<std::int32_t> order;
+  std::vector<bool> seen(std::size_t(size), false);
+  for (int k = 0; k < size; ++k) {
+    const float value = values[k];
+    if (!(value >= 0 && value < float(size)) || value != std::floor(value) || seen[std::size_t(value)]) {
+      throw std::invalid_argument(source.name + " is not an order of " + std::to_string(size) + " inputs");
+    }
+    seen[std::size_t(value)] = true;
+    order.push_back(std::int32_t(value));
+  }
+  return order;
+}
+
 }  // namespace
 
 void Model::load(const std::map<std::string, TensorSource>& tensors, Quantization quantization, bool interleaved_rope) {
@@ -79,6 +97,12 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
       if (!source && required) throw std::invalid_argument(prefix + name + " is missing");
       if (source) vectors.push_back({&v, source, head_dim});
     };
+    const auto order = [&](std::vector<std::int32_t>& target, const char* name, int size) {
+      if (const TensorSource* source = table.find(prefix + name, 1, size)) target = load_order(*source, size);
+    };
+    order(w.attn_order, "attn_order", c.hidden_size);
+    order(w.o_order, "o_order", c.query_size());
+    order(w.mlp_order, "mlp_order", c.hidden_size);
     vector(w.attn_norm, "attn_norm", c.hidden_size, true);
     matrix(w.q, "q", c.query_size(), c.hidden_size, interleaved);
     matrix(w.k, "k", c.kv_size(), c.hidden_size, interleaved);

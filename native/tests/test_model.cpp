@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -367,4 +368,62 @@ TEST_CASE("weights that are missing, unknown or misshapen are named") {
   tensors = tiny().tensors;
   tensors["layers.0.k"].rows = 32;
   CHECK(message(tensors) == "layers.0.k is 32 × 256, expected 64 × 256");
+}
+
+TEST_CASE("columns in another order, with the order given, compute the same") {
+  std::mt19937 random(3);
+  TinyModel model;
+  std::map<std::string, TensorSource> plain, ordered;
+  std::vector<std::vector<float>> memory;
+  const auto add = [&](std::map<std::string, TensorSource>& to, TensorSource source, std::vector<float> values) {
+    memory.push_back(std::move(values));
+    source.type = FileType::f32;
+    source.data = reinterpret_cast<const std::byte*>(memory.back().data());
+    to[source.name] = source;
+  };
+  std::map<std::string, std::vector<int>> orders;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (const char* name : {"attn_order", "o_order", "mlp_order"}) {
+      const std::string full = "layers." + std::to_string(layer) + "." + name;
+      std::vector<int>& order = orders[full];
+      order.resize(kHidden);  // the query size too
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      add(ordered, {full, FileType::f32, 1, kHidden}, {order.begin(), order.end()});
+    }
+  }
+  for (const auto& [name, source] : model.tensors) {
+    std::vector<float> values(std::size_t(source.rows) * source.cols), moved(values.size());
+    for (int row = 0; row < source.rows; ++row) {
+      decode_row(source.type, source.data + row * file_row_bytes(source.type, source.cols), source.cols,
+                 &values[std::size_t(row) * source.cols]);
+    }
+    moved = values;
+    const std::string part = name.substr(name.rfind('.') + 1), prefix = name.substr(0, name.rfind('.') + 1);
+    const std::string of = part == "q" || part == "k" || part == "v" ? "attn_order"
+                           : part == "o"                             ? "o_order"
+                           : part == "gate" || part == "up"          ? "mlp_order"
+                                                                     : "";
+    if (!of.empty()) {
+      for (std::size_t i = 0; i < moved.size(); ++i) {
+        moved[i] = values[i / source.cols * source.cols + orders[prefix + of][i % source.cols]];
+      }
+    }
+    add(plain, source, values);
+    add(ordered, source, moved);
+  }
+  const auto logits = [&](const std::map<std::string, TensorSource>& tensors) {
+    Model loaded(tiny_config(), 2, "");
+    loaded.load(tensors, Quantization::keep, false);
+    return run(loaded, prompt(9), 0);
+  };
+  const auto expected = logits(plain), found = logits(ordered);
+  for (std::size_t i = 0; i < expected.size(); ++i) REQUIRE(found[i] == doctest::Approx(expected[i]).epsilon(1e-3));
+
+  auto twice = ordered;
+  std::vector<float> wrong(kHidden, 0);
+  twice["layers.1.o_order"].data = reinterpret_cast<const std::byte*>(wrong.data());
+  Model loaded(tiny_config(), 1, "");
+  CHECK_THROWS_WITH_AS(loaded.load(twice, Quantization::keep, false),
+                       doctest::Contains("layers.1.o_order is not an order of 256 inputs"), std::invalid_argument);
 }

@@ -164,7 +164,7 @@ def test_sizes_that_are_none(text):
         ({"max_num_seqs": 0}, "--max-num-seqs must be"),
         ({"max_num_seqs": 257}, "--max-num-seqs must be at most 256"), ({"step_ms": 0.0}, "--step-ms"),
         ({"step_ms": float("nan")}, "--step-ms"), ({"threads": 0}, "--threads"),
-        ({"max_model_len": 1}, "--max-model-len"), ({"quantization": "q5"}, "--quantization must be one of keep"),
+        ({"max_model_len": 1}, "--max-model-len"), ({"quantization": "q3"}, "--quantization must be one of keep"),
         ({"kv_memory": "0"}, "--kv-memory"), ({"max_body": "10"}, "--max-body must be at least 1024"),
         ({"port": 65536}, "--port"), ({"port": -1}, "--port"), ({"max_queue": -1}, "--max-queue"),
         ({"request_timeout": -1.0}, "--request-timeout"), ({"sse_ping": 0.0}, "--sse-ping"),
