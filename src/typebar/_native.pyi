@@ -92,7 +92,7 @@ class Model:
         quantization: str,
         interleaved_rope: bool,
     ) -> None:
-        """Packs the tensors, by canonical name. `quantization`: keep, q8, q4 or f32."""
+        """Packs the tensors, by canonical name. `quantization`: keep, q8, q6, q5, q4 or f32."""
 
     def step(
         self,

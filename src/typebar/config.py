@@ -5,7 +5,7 @@ from typing import Any
 
 from typebar.errors import ParameterError
 
-QUANTIZATIONS = ("keep", "q8", "q4", "f32")
+QUANTIZATIONS = ("keep", "q8", "q6", "q5", "q4", "f32", "auto")
 DEFAULT_MAX_MODEL_LEN = 4096
 MOST_GUESSES = 3  # and the token before them are 4, which the kernels compute together
 
@@ -21,7 +21,8 @@ class EngineConfig:
     max_model_len: tokens of prompt and answer together; more than the model's own limit is refused. None: as many as
     default_max_model_len, fewer where the model or the memory allow no more.
     threads: None: by affinity, cgroup quota and physical cores.
-    quantization: keep (no weight changes), q8, q4 or f32.
+    quantization: keep (no weight changes), q8, q6, q5, q4 or f32; auto: keep what is quantized already, and of float
+    weights q8, or as many bits as the memory holds.
     max_num_seqs: requests that run at the same time. max_step_tokens: tokens of one step, over all requests.
     step_ms: how long a step may take while somebody waits for a token.
     kv_memory: bytes for keys and values; None: four full contexts, or what is free. Taken as it is used.

@@ -18,7 +18,7 @@ from typebar.model.names import match_tensors
 from typebar.model.rope import inverse_frequencies
 
 ROOT = Path(__file__).resolve().parents[2]
-QUANTIZATIONS = ("keep", "q8", "q4", "f32")
+QUANTIZATIONS = ("keep", "q8", "q6", "q5", "q4", "f32")  # as in pack.h
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not shutil.which("qemu-aarch64") or not shutil.which("aarch64-linux-gnu-g++"),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from typebar.engine.grammar import Grammars
 from typebar.errors import ModelFileError, ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
 from typebar.model.checkpoint import open_checkpoint
+from typebar.model.plan import choose_quantization, plan_tensors
 from typebar.model.rope import inverse_frequencies
 from typebar.model.spec import ModelSpec
 from typebar.model.tensor import FileTensor
@@ -30,9 +30,7 @@ log = logging.getLogger(__name__)
 DEFAULT_CONTEXTS = 4  # full contexts that the KV cache holds by default
 LEAST_CONTEXT = 256  # tokens; a default context is not made smaller than this to fit the memory
 MAX_KV_BLOCKS = 1 << 24  # the native core's limit
-OTHER_MEMORY = 256 * MIB  # tokenizer, interpreter, buffers of a step
-# Bytes per weight after packing: 4.5 bits for q4 with an output layer of 8.5, 8.5 and 32 bits, and a margin.
-PACKED_BYTES = {"q4": 0.7, "q8": 1.15, "f32": 4.0}
+OTHER_MEMORY = 256 * MIB  # tokenizer, interpreter, buffers of a step, padding of huge pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,9 @@ def load_model(
     config = replace(config or EngineConfig(), **settings)
     checkpoint = open_checkpoint(path)
     path, spec, tensors = checkpoint.path, checkpoint.spec, checkpoint.tensors
-    max_model_len, kv_blocks = _kv_size(spec, config, _packed_bytes(tensors, config.quantization))
+    config = replace(config, quantization=choose_quantization(spec, tensors, config.quantization))
+    weight_bytes = sum(tensor.bytes for tensor in plan_tensors(tensors, config.quantization))
+    max_model_len, kv_blocks = _kv_size(spec, config, weight_bytes)
     with _native_errors(path):
         threads, threads_reason = _threads(config.threads)
     frequencies, attention_factor = inverse_frequencies(spec.rope, spec.head_dim, max_model_len)
@@ -184,13 +184,6 @@ def _threads(wanted: int | None) -> tuple[int, str]:
     if wanted > allowed:
         log.warning("%d threads were asked for, but this process may use %d CPUs: using %d", wanted, allowed, allowed)
     return min(wanted, allowed), "as asked for"
-
-
-def _packed_bytes(tensors: Mapping[str, FileTensor], quantization: str) -> int:
-    """About the memory that the weights take."""
-    if quantization == "keep":
-        return int(1.1 * sum(tensor.nbytes for tensor in tensors.values()))
-    return int(PACKED_BYTES[quantization] * sum(prod(tensor.shape) for tensor in tensors.values()))
 
 
 def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[int, int]:

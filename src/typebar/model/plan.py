@@ -11,8 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import Protocol
 
+from typebar.config import DEFAULT_MAX_MODEL_LEN
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
-from typebar.memory import MIB
+from typebar.memory import MIB, available_memory
 from typebar.model.checkpoint import open_checkpoint
 from typebar.model.spec import ModelSpec
 
@@ -151,9 +152,27 @@ class Plan:
 def open_plan(path: Path, quantization: str = "keep") -> Plan:
     """The plan of the model in a GGUF file, split or not, or in a Hugging Face folder. Raises ModelFileError."""
     checkpoint = open_checkpoint(path)
+    quantization = choose_quantization(checkpoint.spec, checkpoint.tensors, quantization)
     files = {tensor.path for tensor in checkpoint.tensors.values()}
     size = sum(file.stat().st_size for file in files)
     return Plan(checkpoint.spec, quantization, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
+
+
+def choose_quantization(spec: ModelSpec, tensors: Mapping[str, StoredTensor], wanted: str) -> str:
+    """What "auto" comes to here, any other quantization as it is.
+
+    Quantized weights are kept; float ones get the most bits with which a usual context fits the free memory.
+    """
+    if wanted != "auto":
+        return wanted
+    if any(LOSSLESS[tensor.type].group for name, tensor in tensors.items() if name.startswith("layers.")):
+        return "keep"
+    context, room = min(DEFAULT_MAX_MODEL_LEN, spec.context_length), available_memory()[0]
+    for quantization in ("q8", "q6", "q5"):
+        plan = Plan(spec, quantization, tuple(plan_tensors(tensors, quantization)), 0)
+        if plan.memory(context) <= room:
+            return quantization
+    return "q4"
 
 
 def plan_tensors(tensors: Mapping[str, StoredTensor], quantization: str) -> list[PlannedTensor]:
