@@ -48,8 +48,11 @@ def test_ratio_above_one_means_that_ours_is_better(key: str) -> None:
     assert metrics.ratio(BY_KEY[key], *reversed(best_first)) == 0.5
 
 
-def test_llamacpp_is_compared_with_one_command(tiny_path: Path, tmp_path: Path) -> None:
+def test_llamacpp_is_compared_with_one_command(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("xllamacpp")
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path / "cache"))
     wanted = ["load_s", "ttft_ms_32", "decode_tps_0", "aggregate_tps_4", "p95_ttft_ms_4", "warm_ttft_ms", "peak_rss_mb"]
     file = tmp_path / "compare.json"
     done = run(
@@ -72,7 +75,7 @@ def test_llamacpp_is_compared_with_one_command(tiny_path: Path, tmp_path: Path) 
         a, b = ours[key]["median"], theirs[key]["median"]
         assert ratio == pytest.approx(a / b if "tps" in key else b / a)
     assert report["machine"]["bandwidth_gb_s"] > 0
-    assert "not supported yet" in report["missing"]["vllm"] and "without vllm" in done.stdout
+    assert "--peers vllm --install" in report["missing"]["vllm"] and "without vllm" in done.stdout
     assert "decode_tps_3500" in report["left_out"]
     assert [path.name for path in tmp_path.iterdir()] == ["compare.json"]
 

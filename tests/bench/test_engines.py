@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from typebar.bench.engines import NOT_SUPPORTED, RIVALS, Engine, choose
+from typebar.bench.engines import RIVALS, Engine, choose, install_missing
 from typebar.errors import TypebarError
 
 ABSENT = Engine("absent", "ours.py", "no_such_module", ("no_such_package",))
@@ -52,6 +52,17 @@ def test_packages_that_cannot_be_installed_are_told(monkeypatch: pytest.MonkeyPa
     assert ABSENT.python() is None
 
 
+def test_one_that_cannot_be_installed_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_with('case "$*" in *no_such_package*) echo no such package >&2; exit 1;; esac', monkeypatch)
+    monkeypatch.setitem(RIVALS, "absent", ABSENT)
+    monkeypatch.setitem(RIVALS, "other", replace(ABSENT, name="other", packages=("some_package",)))
+    told: list[str] = []
+    failed = install_missing(["absent", "other"], told.append)
+    assert set(failed) == {"absent"} and "no such package" in failed["absent"]
+    assert told == ["installing absent", "installing other"]
+    assert [engine.name for engine in choose(["absent", "other"])[0]] == ["other"]
+
+
 def test_interrupted_installation_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: object, **settings: object) -> None:
         raise KeyboardInterrupt
@@ -63,10 +74,9 @@ def test_interrupted_installation_does_not_count(cache: Path, monkeypatch: pytes
     assert (cache / "bin" / "python").exists() and ABSENT.python() is None
 
 
-def test_all_supported_engines_are_meant_by_none_and_others_are_told_when_asked_for() -> None:
+def test_all_engines_are_meant_by_none() -> None:
     found, missing = choose([])
     assert {engine.name for engine in found} | set(missing) == set(RIVALS)
-    assert choose(list(NOT_SUPPORTED)) == ([], NOT_SUPPORTED)
 
 
 def test_environment_that_cannot_be_made_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

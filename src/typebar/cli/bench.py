@@ -42,7 +42,7 @@ def compare(
     only: Annotated[str, typer.Option(help="Metrics to measure, by commas, instead of all.", show_default=False)] = "",
     busy: Annotated[bool, typer.Option("--busy", help="Also decode beside a process that only computes.")] = False,
     quant: Annotated[
-        str, typer.Option(help="Of typebar's weights: keep (as in the file), q8, q4 or f32; other engines keep theirs.")
+        str, typer.Option(help="Of typebar's weights alone: keep (as in the file), q8, q6, q5, q4, f32 or auto.")
     ] = "keep",
     install: Annotated[
         bool, typer.Option("--install", help="First install missing engines into typebar's cache.")
@@ -68,16 +68,13 @@ def compare(
     wanted = metrics.choose(_words(only), busy)
     console = Console()
     names = _words(peers)
-    _, missing = engines.choose(names)
+    engines.choose(names)  # refuses unknown ones
     with tables.progress_bar(console, "compare") as progress:
-        for name in missing if install else ():
-            if name in engines.RIVALS and engines.RIVALS[name].python() is None:  # some share what is installed
-                progress(f"installing {name}", 0.0)
-                engines.RIVALS[name].install()
+        failed = engines.install_missing(names, lambda doing: progress(doing, 0.0)) if install else {}
         found, missing = engines.choose(names)
         task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted, quant)
         keep = partial(tables.save, json_file) if json_file else lambda report: None
-        report = measure(task, found, missing, rounds, progress, keep)
+        report = measure(task, found, missing | failed, rounds, progress, keep)
     tables.print_comparison(console, report)
     _keep(report, json_file, plot)
 
