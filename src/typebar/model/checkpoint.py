@@ -31,7 +31,7 @@ class Checkpoint:
     """What must be known of a model to load it. Nothing is open, and no weight is read yet.
 
     `tensors`: where they lie, by canonical name. `usable_vocab`: ids from there on are padding. `build_tokenizer` takes
-    a third of a second and holds what the files say until then, up to 100 MB.
+    a fifth of a second and holds what the files say until then, 80 MB of a vocabulary of 152 000 tokens in JSON.
     """
 
     path: Path
