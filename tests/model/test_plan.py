@@ -42,8 +42,9 @@ def test_real_model_is_held_as_planned(coder_path: Path, quantization: str) -> N
 def test_every_type_is_held_as_planned(tmp_path: Path, quantization: str, tied: bool, first: int) -> None:
     names = list(BY_NAME)
     types = {f"layers.0.{part}": names[(first + n) % len(names)] for n, part in enumerate(PARTS)}
+    types |= {"embed": names[first], "head": names[(first + 1) % len(names)], "default": "Q8_0"}
     model = write_tiny_gguf(
-        tmp_path / "m.gguf", types=types | {"embed": names[first], "head": names[(first + 1) % len(names)], "default": "Q8_0"},
+        tmp_path / "m.gguf", types=types,
         hidden_size=256, head_dim=64, intermediate_size=512, vocab_size=289, tied_embeddings=tied,
     )  # fmt: skip
     plan = expect_as_loaded(model.path, quantization)

@@ -37,7 +37,9 @@ RepetitionPenalty = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Makes the answer repeatable.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text. May be given several times.")]
-Quant = Annotated[str, typer.Option(envvar="TYPEBAR_QUANTIZATION", help="keep (no weight changes), q8, q6, q5, q4, f32 or auto.")]
+Quant = Annotated[
+    str, typer.Option(envvar="TYPEBAR_QUANTIZATION", help="keep (no weight changes), q8, q6, q5, q4, f32 or auto.")
+]
 Threads = Annotated[
     int | None, typer.Option(envvar="TYPEBAR_THREADS", help="Default: by affinity, quota and physical cores.")
 ]
