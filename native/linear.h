@@ -25,12 +25,12 @@ struct OutputBlock {
   int stride;
 };
 
-// Tiles that a member takes at a time, an even number. Few rows: about 128 kB of weights, since a core reads long runs
-// of memory faster, but a third of its share at most. Many rows: 48 kB, which stay in the second-level cache.
-inline int chunk_tiles(const PackedMatrix& w, int rows, int members) {
+// Tiles that a member takes at a time, an even number: about 128 kB of weights, since a core reads long runs of memory
+// faster, but a third of its share at most, and no more than what their outputs leave room for in `buffer` floats.
+inline int chunk_tiles(const PackedMatrix& w, int rows, int members, int buffer = kTileBuffer) {
   const int tile_bytes = std::max(1, int(w.bytes() / w.tiles()));
-  if (rows > kRowBlock) return std::clamp(48 * 1024 / tile_bytes, 2, 8) & ~1;
-  const int most = std::clamp(w.tiles() / (3 * members), 2, kTileBuffer / 2 / (kRowBlock * kTileRows));
+  const int held = buffer / (kTileRows * std::clamp(rows, kRowBlock, kRowChunk));
+  const int most = std::clamp(w.tiles() / (3 * members), 2, held);
   return std::clamp(128 * 1024 / tile_bytes, 2, most) & ~1;
 }
 

@@ -260,8 +260,8 @@ void Model::add_projection(int member, const PackedMatrix& w, const Activations&
 // x_mlp = quantized silu(gate·x) · (up·x), the same outputs of both matrices at a time, whole groups of 32
 void Model::gate_up(int member, const LayerWeights& w) {
   constexpr int kTiles = kGroup / kTileRows;
-  const bool few = tokens_ <= kRowBlock;
-  const int taken = few ? std::max(kTiles, chunk_tiles(w.gate, tokens_, team_.size()) / kTiles * kTiles) : kTiles;
+  const int tiles = chunk_tiles(w.gate, tokens_, team_.size(), kTileBuffer / 2);
+  const int taken = std::max(1, tiles / kTiles) * kTiles;
   float* gate = scratch_.tile_buffers[member];
   float* up = gate + kTileBuffer / 2;
   team_.for_chunks(member, (w.gate.tiles() + taken - 1) / taken, [&](int chunk) {
