@@ -79,6 +79,11 @@ def test_all_engines_are_meant_by_none() -> None:
     assert {engine.name for engine in found} | set(missing) == set(RIVALS)
 
 
+def test_engine_named_twice_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RIVALS, "there", replace(ABSENT, name="there", module="typebar"))
+    assert [engine.name for engine in choose(["there", "there"])[0]] == ["there"]
+
+
 def test_environment_that_cannot_be_made_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def create(*arguments: object, **settings: object) -> None:
         subprocess.run([sys.executable, "-c", "raise SystemExit(1)"], check=True)

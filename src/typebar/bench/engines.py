@@ -139,12 +139,12 @@ RIVALS = {
 
 
 def choose(names: list[str]) -> tuple[list[Engine], dict[str, str]]:
-    """The installed ones of these peers, of no names those of RIVALS, and why each other one is missing.
+    """The installed ones of these peers, each once; of no names those of RIVALS; and why each other one is missing.
 
     ParameterError for an unknown name.
     """
     found, missing = [], {}
-    for name in names or RIVALS:
+    for name in dict.fromkeys(names or RIVALS):
         if name not in RIVALS:
             raise ParameterError("peers", f"of {', '.join(RIVALS)}", name)
         if RIVALS[name].python() is None:
