@@ -74,7 +74,7 @@ class Task:
             edit=template.encode(chat(EDIT)),
             document=tokenizer.decode(tokens[: min(DOCUMENT_TOKENS, spec.context_length - 148)]),
             token_weights=sum(tensor.shape[0] * tensor.shape[1] for tensor in read),
-            weight_bytes=sum(len(file.raw(tensor)) for tensor in read),
+            weight_bytes=sum(tensor.nbytes for tensor in read),
             macs=sum(tensor.shape[0] * tensor.shape[1] for tensor in body),
             quantization=quantization,
         )
