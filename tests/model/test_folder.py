@@ -330,10 +330,10 @@ def test_bias_of_the_attentions_output_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "m", threads=1)
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq", "compressed-tensors", "fp8"])
+@pytest.mark.parametrize("method", ["bitsandbytes", "fp8"])
 def test_quantized_weights_are_refused_by_method(folder: Path, method: str) -> None:
     edit_json(folder / "config.json", quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(ModelFileError, match=rf"quantized with '{method}', which typebar does not run: use the bfloat"):
+    with pytest.raises(ModelFileError, match=rf"quantized with '{method}', which typebar does not run .*: use the"):
         load_model(folder, threads=1)
 
 

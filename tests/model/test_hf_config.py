@@ -234,9 +234,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not causal": ({"is_causal": False}, r"attention that is not causal \(is_causal = False\)"),
     "activation": ({"hidden_act": "gelu"}, r"another activation than SiLU \(hidden_act = gelu\)"),
     "biases": ({"mlp_bias": True}, "biases in the feed-forward layers"),
-    "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantized with 'awq'"),
-    "unnamed quantization": ({"quantization_config": {"bits": 4}}, "quantized with 'None'"),
-    "older key": ({"compression_config": {"quant_method": "compressed-tensors"}}, "with 'compressed-tensors'"),
     "window": ({"use_sliding_window": True, "sliding_window": 4096}, "a sliding window of 4096 tokens"),
     "window by layer": (
         {"sliding_window": 512, "layer_types": ["full_attention"] * 12 + ["sliding_attention"] * 12},

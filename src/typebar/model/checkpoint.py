@@ -5,18 +5,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from typebar.errors import ModelFileError
 from typebar.model.block_types import dequantize
-from typebar.model.choose import CONFIG
+from typebar.model.choose import CONFIG, QUANTIZE_CONFIG
 from typebar.model.gguf import GGUFFile
 from typebar.model.hf_config import spec_from_config
-from typebar.model.names import PLAIN_TYPES, match_folder, match_tensors
+from typebar.model.names import PLAIN_TYPES, folder_names, match_folder, match_tensors
+from typebar.model.quantization import Quantization, read_quantization
+from typebar.model.quantized_folder import quantized_layers
 from typebar.model.safetensors import parse_object, read_folder, read_prefix
 from typebar.model.spec import ModelSpec
-from typebar.model.tensor import FileTensor
+from typebar.model.tensor import FileTensor, Tensor
 from typebar.text.tokenizer import UNUSED, Tokenizer
 from typebar.text.tokenizer_json import TokenizerFiles
 
@@ -36,7 +39,7 @@ class Checkpoint:
 
     path: Path
     spec: ModelSpec
-    tensors: Mapping[str, FileTensor]
+    tensors: Mapping[str, Tensor]
     usable_vocab: int
     build_tokenizer: Callable[[], Tokenizer]
 
@@ -72,23 +75,29 @@ def _usable_vocab(spec: ModelSpec, gguf: GGUFFile) -> int:
 
 
 def _from_folder(folder: Path) -> Checkpoint:
-    spec, tokenizer = read_folder_texts(folder)
+    spec, tokenizer, quantization = read_folder_texts(folder)
     tensors = read_folder(folder)
     _check_unused(spec, tensors)
+    found, orders = quantized_layers(spec, quantization, tensors) if quantization else (tensors, {})
     return Checkpoint(
         path=folder,
         spec=spec,
-        tensors=match_folder(spec, folder, tensors),
+        tensors={**match_folder(spec, folder, found), **orders},
         usable_vocab=tokenizer.used_ids(spec.vocab_size),
         build_tokenizer=partial(tokenizer.build, spec.vocab_size),
     )
 
 
-def read_folder_texts(folder: Path) -> tuple[ModelSpec, TokenizerFiles]:
+def read_folder_texts(folder: Path) -> tuple[ModelSpec, TokenizerFiles, Quantization | None]:
     """What a Hugging Face folder says besides the weights. Raises ModelFileError for a model that cannot be run."""
-    path = folder / CONFIG
-    spec = spec_from_config(parse_object(path, read_prefix(path, MAX_CONFIG_BYTES)), path)
-    return spec, TokenizerFiles.read(folder)
+    path, older = folder / CONFIG, folder / QUANTIZE_CONFIG
+    config = _read_object(path)
+    quantization = read_quantization(config, path, _read_object(older) if older.is_file() else None)
+    return spec_from_config(config, path), TokenizerFiles.read(folder), quantization
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    return parse_object(path, read_prefix(path, MAX_CONFIG_BYTES))
 
 
 def _check_unused(spec: ModelSpec, tensors: Mapping[str, FileTensor]) -> None:
@@ -99,9 +108,11 @@ def _check_unused(spec: ModelSpec, tensors: Mapping[str, FileTensor]) -> None:
             "%s: 'lm_head.weight' differs from the embedding, which serves instead: 'tie_word_embeddings' is true",
             head.path,
         )
+    known = folder_names(spec)
     for name, tensor in tensors.items():
-        if name.endswith(".o_proj.bias") and not _is_zero(tensor):
-            raise ModelFileError(f"{tensor.path}: {name!r} is a bias of the attention's output, which typebar lacks")
+        if name.endswith("_proj.bias") and name not in known and not _is_zero(tensor):
+            what = "the attention's output" if name.endswith(".o_proj.bias") else "a layer without one in this family"
+            raise ModelFileError(f"{tensor.path}: {name!r} is a bias of {what}, which typebar lacks")
 
 
 def _same(a: FileTensor, b: FileTensor) -> bool:

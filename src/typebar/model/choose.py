@@ -17,10 +17,11 @@ PREFERENCE = (
 )  # fmt: skip
 
 CONFIG = "config.json"
+QUANTIZE_CONFIG = "quantize_config.json"  # of old GPTQ checkpoints
 # What such a folder says besides the weights.
 _TEXTS = (
     CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "model.safetensors.index.json",
+    "chat_template.jinja", "model.safetensors.index.json", QUANTIZE_CONFIG,
 )  # fmt: skip
 
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)

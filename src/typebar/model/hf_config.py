@@ -7,11 +7,10 @@ Keys and their defaults are those of transformers, in the form of its version 5 
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from typebar.errors import ModelFileError
+from typebar.model.config_keys import Keys, shown
 from typebar.model.rope import RopeSpec
 from typebar.model.spec import DEFAULT_THETA, FEED_FORWARD_LIMIT, SUPPORTED, ModelSpec
 
@@ -42,9 +41,8 @@ def spec_from_config(config: Mapping[str, Any], path: Path) -> ModelSpec:
 
     Raises ModelFileError that names what is missing, out of range or not run.
     """
-    keys = _Keys(path, config)
+    keys = Keys(path, config)
     architecture = _architecture(keys)
-    _refuse_quantized(keys)
     for key, (off, feature) in _FEATURES_NOT_RUN.items():
         if config.get(key, off) not in (off, None):
             raise keys.error(f"the model has {feature} ({key} = {str(config[key])[:80]}), which typebar lacks")
@@ -77,68 +75,7 @@ def spec_from_config(config: Mapping[str, Any], path: Path) -> ModelSpec:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Typed and bounded access to a JSON object. null means absent, as it does to transformers."""
-
-    path: Path
-    values: Mapping[str, Any]
-    of: str = ""  # the key of the object itself, and a dot
-
-    def error(self, problem: str) -> ModelFileError:
-        return ModelFileError(f"{self.path}: {problem}")
-
-    def _value(self, key: str, default: Any, kinds: tuple[type, ...], expected: str) -> Any:
-        value = self.values.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.error(f"{self.of + key!r} is missing, the file is not the config.json of a complete model")
-        if type(value) not in kinds:
-            raise self.error(f"{self.of + key!r} is {_shown(value)}, expected {expected}")
-        return value
-
-    def count(self, key: str, limit: int, default: int | None = None) -> int:
-        """A positive integer up to `limit`."""
-        value: int = self._value(key, default, (int,), f"an integer from 1 to {limit}")
-        if not 1 <= value <= limit:
-            raise self.error(f"{self.of + key!r} is {_shown(value)}, expected 1 to {limit}")
-        return value
-
-    def number(self, key: str, default: float | None = None, low: float = 0.0, high: float = 1e30) -> float:
-        """A number, low < value < high; the default may lie outside."""
-        value = self._value(key, default, (int, float), "a number")
-        if not (low < value < high or value == default):
-            raise self.error(f"{self.of + key!r} is {_shown(value)}, expected a number between {low:g} and {high:g}")
-        return float(value)
-
-    def flag(self, key: str) -> bool:
-        """true or false; absent is false."""
-        value: bool = self._value(key, False, (bool,), "true or false")
-        return value
-
-    def numbers(self, key: str, length: int) -> tuple[float, ...]:
-        """A list of `length` numbers between 1e-6 and 1e6."""
-        values = self._value(key, None, (list,), f"a list of {length} numbers")
-        ok = len(values) == length and all(type(value) in (int, float) and 1e-6 < value < 1e6 for value in values)
-        if not ok:
-            raise self.error(f"{self.of + key!r} is not a list of {length} numbers between 1e-6 and 1e6")
-        return tuple(map(float, values))
-
-    def object(self, key: str) -> "_Keys | None":
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise self.error(f"{self.of + key!r} is {_shown(value)}, expected an object")
-        return _Keys(self.path, value, f"{self.of}{key}.") if value else None
-
-
-def _shown(value: object) -> str:
-    """JSON's values as they are, but not long ones; an integer may have thousands of digits."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a huge number"
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _architecture(keys: _Keys) -> str:
+def _architecture(keys: Keys) -> str:
     architecture = keys.values.get("model_type")
     if not isinstance(architecture, str):
         raise keys.error("'model_type' is missing, the file is not the config.json of a model of transformers")
@@ -155,17 +92,7 @@ def _architecture(keys: _Keys) -> str:
     return architecture
 
 
-def _refuse_quantized(keys: _Keys) -> None:
-    quantized = keys.values.get("quantization_config") or keys.values.get("compression_config")
-    if quantized:
-        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-        raise keys.error(
-            f"the weights are quantized with {str(method)[:80]!r}, which typebar does not run: "
-            "use the bfloat16 weights of this model with --quant, or a GGUF file of it"
-        )
-
-
-def _refuse_sliding_window(keys: _Keys, num_layers: int, context_length: int) -> None:
+def _refuse_sliding_window(keys: Keys, num_layers: int, context_length: int) -> None:
     """By layer types where they are given; else the window is in use where `use_sliding_window` says so."""
     types = keys.values.get("layer_types")
     if isinstance(types, list):
@@ -174,12 +101,12 @@ def _refuse_sliding_window(keys: _Keys, num_layers: int, context_length: int) ->
         first = keys.values.get("max_window_layers")
         used = keys.flag("use_sliding_window") and not (isinstance(first, int) and first >= num_layers)
     if used and keys.values.get("sliding_window") is None:
-        raise keys.error(f"attention has the layer types {_shown(types)}, typebar runs full attention in every layer")
+        raise keys.error(f"attention has the layer types {shown(types)}, typebar runs full attention in every layer")
     if used and (window := keys.number("sliding_window")) < context_length:
         raise keys.error(f"attention is limited to a sliding window of {window:.0f} tokens, which typebar lacks")
 
 
-def _head_dim(keys: _Keys, architecture: str, hidden_size: int, num_heads: int) -> int:
+def _head_dim(keys: Keys, architecture: str, hidden_size: int, num_heads: int) -> int:
     default = DEFAULT_HEAD_DIM.get(architecture, hidden_size // num_heads)
     if keys.values.get("head_dim") is None and architecture not in DEFAULT_HEAD_DIM and hidden_size % num_heads:
         raise keys.error(
@@ -191,13 +118,13 @@ def _head_dim(keys: _Keys, architecture: str, hidden_size: int, num_heads: int) 
     return head_dim
 
 
-def _rope(keys: _Keys, architecture: str, head_dim: int) -> tuple[RopeSpec, int]:
+def _rope(keys: Keys, architecture: str, head_dim: int) -> tuple[RopeSpec, int]:
     """The rotation, and the longest context that it is made for."""
     context_length = keys.count("max_position_embeddings", 1 << 27)
-    rope = keys.object("rope_scaling") or keys.object("rope_parameters") or _Keys(keys.path, {}, "rope_parameters.")
+    rope = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys(keys.path, {}, "rope_parameters.")
     rope = rope.object("full_attention") or rope  # given for each kind of attention, of which typebar runs this one
     merged = {key: keys.values.get(key) for key in ("rope_theta", "partial_rotary_factor")} | dict(rope.values)
-    rope = _Keys(rope.path, merged, rope.of)
+    rope = Keys(rope.path, merged, rope.of)
     if rope.number("partial_rotary_factor", 1.0) != 1.0:
         raise rope.error(f"only part of each head is rotated ({rope.of}partial_rotary_factor), which typebar lacks")
     theta = _theta(rope, architecture)
@@ -222,12 +149,12 @@ def _rope(keys: _Keys, architecture: str, head_dim: int) -> tuple[RopeSpec, int]
         case "longrope":
             return _longrope(rope, theta, trained, context_length, head_dim), context_length
     raise rope.error(
-        f"the RoPE scaling {_shown(kind)} is not supported; typebar runs default, linear, dynamic, yarn, llama3 and "
+        f"the RoPE scaling {shown(kind)} is not supported; typebar runs default, linear, dynamic, yarn, llama3 and "
         "longrope"
     )
 
 
-def _theta(rope: _Keys, architecture: str) -> float:
+def _theta(rope: Keys, architecture: str) -> float:
     default = DEFAULT_THETA[architecture]
     if rope.values.get("rope_theta") is None:
         log.warning("%s: 'rope_theta' is missing, assuming %g; answers may degrade over long contexts",
@@ -235,11 +162,11 @@ def _theta(rope: _Keys, architecture: str) -> float:
     return rope.number("rope_theta", default, low=1.0, high=1e12)
 
 
-def _factor(rope: _Keys, default: float | None = None) -> float:
+def _factor(rope: Keys, default: float | None = None) -> float:
     return rope.number("factor", default, low=1e-3, high=1e4)
 
 
-def _yarn(rope: _Keys, theta: float, factor: float, trained: int) -> RopeSpec:
+def _yarn(rope: Keys, theta: float, factor: float, trained: int) -> RopeSpec:
     if rope.values.get("truncate") is False:
         raise rope.error(f"YaRN without rounding ({rope.of}truncate = false) is not supported")
     attention_factor = rope.values.get("attention_factor")
@@ -260,14 +187,14 @@ def _yarn(rope: _Keys, theta: float, factor: float, trained: int) -> RopeSpec:
     )
 
 
-def _llama3(rope: _Keys, theta: float, trained: int) -> RopeSpec:
+def _llama3(rope: Keys, theta: float, trained: int) -> RopeSpec:
     low, high = (rope.number(key, low=1e-3, high=1e4) for key in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
         raise rope.error(f"'{rope.of}high_freq_factor' is {high:g}, expected more than low_freq_factor, {low:g}")
     return RopeSpec(theta, "llama3", _factor(rope), trained, low_freq_factor=low, high_freq_factor=high)
 
 
-def _longrope(rope: _Keys, theta: float, trained: int, context_length: int, head_dim: int) -> RopeSpec:
+def _longrope(rope: Keys, theta: float, trained: int, context_length: int, head_dim: int) -> RopeSpec:
     if trained < 2:
         raise rope.error("longrope needs an original_max_position_embeddings of 2 or more")
     attention_factor = rope.values.get("attention_factor")

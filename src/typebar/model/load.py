@@ -19,7 +19,7 @@ from typebar.model.checkpoint import open_checkpoint
 from typebar.model.plan import choose_quantization, plan_tensors
 from typebar.model.rope import inverse_frequencies
 from typebar.model.spec import ModelSpec
-from typebar.model.tensor import FileTensor
+from typebar.model.tensor import FileTensor, MadeTensor, Tensor
 from typebar.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -158,22 +158,25 @@ def _template(tokenizer: Tokenizer) -> "tuple[ChatTemplate | None, str]":
 
 def _load_weights(
     native: _native.Model,
-    tensors: Mapping[str, FileTensor],
+    tensors: Mapping[str, Tensor],
     quantization: str,
     interleaved_rope: bool,
 ) -> None:
     with ExitStack() as files:
         descriptors: dict[Path, int] = {}
         for tensor in tensors.values():
-            if tensor.path not in descriptors:
+            if isinstance(tensor, FileTensor) and tensor.path not in descriptors:
                 descriptors[tensor.path] = os.open(tensor.path, os.O_RDONLY | os.O_CLOEXEC)
                 files.callback(os.close, descriptors[tensor.path])
-        sources = {name: _source(name, tensor, descriptors[tensor.path]) for name, tensor in tensors.items()}
+        sources = {name: _source(name, tensor, descriptors) for name, tensor in tensors.items()}
         native.load(sources, quantization, interleaved_rope)
 
 
-def _source(name: str, tensor: FileTensor, descriptor: int) -> _native.TensorSource:
+def _source(name: str, tensor: Tensor, descriptors: Mapping[Path, int]) -> _native.TensorSource:
     rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, *tensor.shape)
+    if isinstance(tensor, MadeTensor):
+        return _native.TensorSource(name=name, type=tensor.type, rows=rows, cols=cols, data=tensor.read())
+    descriptor = descriptors[tensor.path]
     return _native.TensorSource(name=name, type=tensor.type, rows=rows, cols=cols, fd=descriptor, offset=tensor.offset)
 
 

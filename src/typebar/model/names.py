@@ -11,7 +11,7 @@ from pathlib import Path
 from typebar.errors import ModelFileError
 from typebar.model.gguf import GGUFFile
 from typebar.model.spec import ModelSpec
-from typebar.model.tensor import FileTensor
+from typebar.model.tensor import FileTensor, Tensor, TensorT
 
 # Canonical part → name in the file; {} is the number of the layer.
 _GGUF_NAMES = {
@@ -57,10 +57,11 @@ _FOLDER_NAMES = {
     "up": "model.layers.{}.mlp.up_proj.weight",
     "down": "model.layers.{}.mlp.down_proj.weight",
 }
-# RoPE angles of old conversions; an output layer beside a tied embedding and biases of the attention's output, which
-# checkpoint.py looks at.
+# RoPE angles of old conversions; an output layer beside a tied embedding and biases that the architecture lacks (some
+# GPTQ checkpoints have one of zeros for each layer), which checkpoint.py looks at.
 _FOLDER_NOT_WEIGHTS = re.compile(
-    r"model\.layers\.\d+\.self_attn\.(rotary_emb\.inv_freq|o_proj\.bias)|model\.rotary_emb\.inv_freq|lm_head\.weight"
+    r"lm_head\.weight|model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq|"
+    r"model\.layers\.\d+\.(self_attn\.[qkvo]|mlp\.(gate|up|down))_proj\.bias"
 )
 
 
@@ -122,7 +123,7 @@ def match_tensors(spec: ModelSpec, gguf: GGUFFile) -> dict[str, FileTensor]:
     return _checked(spec, gguf.path, {canonical: (name, gguf.tensors.get(name)) for name, canonical in names.items()})
 
 
-def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
+def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """As match_tensors, of the tensors of a Hugging Face folder."""
     names = folder_names(spec)
     _refuse_unknown(spec, folder, tensors, names, _FOLDER_NOT_WEIGHTS)
@@ -134,7 +135,7 @@ def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, FileTensor
         for name, canonical in names.items()
     }
     for name, tensor in found.values():
-        if tensor is not None and tensor.type not in PLAIN_TYPES:
+        if isinstance(tensor, FileTensor) and tensor.type not in PLAIN_TYPES:
             raise ModelFileError(
                 f"{tensor.path}: tensor {name!r} has the type {tensor.type}, typebar reads {', '.join(PLAIN_TYPES)}: "
                 "use the bfloat16 weights of this model, or a GGUF file of it"
@@ -142,7 +143,7 @@ def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, FileTensor
     return _checked(spec, folder, found)
 
 
-def linear_layer(module: str, tensors: Mapping[str, FileTensor]) -> FileTensor | None:
+def linear_layer(module: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """The weights of the linear layer `module` ("model.layers.0.mlp.up_proj"), None where the folder has none.
 
     The one place that knows how a folder stores such a layer: here as one tensor of plain numbers.
@@ -162,10 +163,10 @@ def _refuse_unknown(
             raise ModelFileError(f"{path}: tensor {name!r} is unknown for the architecture {spec.architecture}")
 
 
-def _checked(spec: ModelSpec, path: Path, found: Mapping[str, tuple[str, FileTensor | None]]) -> dict[str, FileTensor]:
+def _checked(spec: ModelSpec, path: Path, found: Mapping[str, tuple[str, TensorT | None]]) -> dict[str, TensorT]:
     """The tensors by canonical name, where none of them, given with its name in the file, is missing or misshapen."""
     shapes = expected_tensors(spec)
-    matched: dict[str, FileTensor] = {}
+    matched: dict[str, TensorT] = {}
     for canonical, (name, tensor) in found.items():
         if tensor is None:
             raise ModelFileError(f"{path}: tensor {name!r} is missing: incomplete model, download it again")

@@ -1,7 +1,9 @@
-"""A tensor in a file, whatever the format of the file."""
+"""A tensor in a file, whatever the format of the file, and one made of others."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,3 +34,23 @@ class FileTensor:
                 "the file was changed while it was read"
             )
         return data
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTensor:
+    """A tensor that no file holds as it is needed: `make` computes its bytes. `nbytes` and `path`: of what it is of."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    path: Path
+    nbytes: int
+    make: Callable[[], Bytes]
+
+    def read(self) -> Bytes:
+        """Its bytes, uint8. Raises ModelFileError as FileTensor.read, and for values that its type cannot hold."""
+        return self.make()
+
+
+Tensor = FileTensor | MadeTensor
+TensorT = TypeVar("TensorT", FileTensor, Tensor)

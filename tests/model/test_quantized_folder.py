@@ -1,0 +1,488 @@
+"""AWQ, GPTQ and compressed-tensors folders run with their own codes and groups, others are refused by name."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quantizers import (
+    Parts,
+    awq_config,
+    awq_parts,
+    compressed_config,
+    compressed_parts,
+    gptq_config,
+    gptq_parts,
+    pack,
+    round_to_nearest,
+    write_quantized_folder,
+)
+from safetensors.numpy import load_file, save_file
+from test_folder import TOKENS, oracle_logits, relative_error, transformers_logits
+from tiny_folder import edit_json
+
+from typebar.bench.quality import typebar_logits
+from typebar.errors import ModelFileError
+from typebar.model import awq, gptq
+from typebar.model.checkpoint import open_checkpoint
+from typebar.model.compressed_tensors import compressed_layer
+from typebar.model.load import load_model
+from typebar.model.packed_words import unpack_columns, unpack_rows
+from typebar.model.plan import open_plan
+from typebar.model.quantization import Quantization
+from typebar.model.safetensors import read_file
+
+SIZES: dict[str, Any] = {"hidden_size": 128, "head_dim": 32, "intermediate_size": 256}
+UP = "model.layers.1.mlp.up_proj"
+
+# What each method writes
+
+
+def awq_writer(group: int) -> Parts:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        layer = round_to_nearest(weights, 4, group, False)
+        return awq_parts(layer), layer.weights
+
+    return parts
+
+
+def gptq_writer(bits: int, group: int, symmetric: bool, version: int, sorts: bool) -> Parts:
+    """`sorts`: with an order of inputs that layers with the same input share."""
+    rng, orders = np.random.default_rng(1), dict[str, np.ndarray]()
+
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        shared = module.replace("k_proj", "q_proj").replace("v_proj", "q_proj").replace("up_proj", "gate_proj")
+        order = orders.setdefault(shared, rng.permutation(weights.shape[1])) if sorts else None
+        layer = round_to_nearest(weights, bits, group, symmetric, order)
+        return gptq_parts(layer, bits, version), layer.weights
+
+    return parts
+
+
+def compressed_writer(bits: int, group: int, layout: str, symmetric: bool) -> Parts:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        layer = round_to_nearest(weights, bits, group, symmetric)
+        return compressed_parts(layer, bits, layout, symmetric), layer.weights
+
+    return parts
+
+
+def check(folder: Path, config: dict[str, Any], parts: Parts, *, symmetric: bool, **more: Any) -> None:
+    """In float32 only the f16 of scale times zero point differs; as it runs, the rounding of activations too."""
+    network = write_quantized_folder(folder, config, parts, **{**SIZES, **more})
+    truth = oracle_logits(folder, network, TOKENS, np.float16)
+    assert relative_error(typebar_logits(folder, TOKENS, "f32"), truth) <= (3e-4 if symmetric else 4e-3)
+    assert relative_error(typebar_logits(folder, TOKENS), truth) <= 0.03
+
+
+# Runs
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("architecture", ["qwen2", "llama", "qwen3"])
+def test_awq(tmp_path: Path, architecture: str, group: int) -> None:
+    check(tmp_path, awq_config(group), awq_writer(group), symmetric=False, architecture=architecture)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("sorts", [False, True], ids=["neighbours", "desc_act"])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("bits", "symmetric"), [(4, True), (4, False), (8, True), (8, False)])
+def test_gptq(tmp_path: Path, bits: int, symmetric: bool, version: int, sorts: bool, group: int) -> None:
+    config = gptq_config(bits, group, version, desc_act=sorts, sym=symmetric)
+    architecture = {32: "qwen2", 64: "llama", 128: "qwen3", -1: "qwen2"}[group]
+    parts = gptq_writer(bits, group, symmetric, version, sorts)
+    check(tmp_path, config, parts, symmetric=symmetric, architecture=architecture)
+
+
+@pytest.mark.parametrize("group", [32, 128, -1])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("bits", "layout"), [(4, "pack-quantized"), (8, "pack-quantized"), (8, "int-quantized")])
+def test_compressed_tensors(tmp_path: Path, bits: int, layout: str, symmetric: bool, group: int) -> None:
+    config = compressed_config(bits, group, layout, symmetric)
+    check(tmp_path, config, compressed_writer(bits, group, layout, symmetric), symmetric=symmetric)
+
+
+def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
+    """Which reads the folder itself, through the compressed-tensors package."""
+    write_quantized_folder(tmp_path, compressed_config(4, 64, "pack-quantized"),
+                           compressed_writer(4, 64, "pack-quantized", True), **SIZES)  # fmt: skip
+    assert relative_error(typebar_logits(tmp_path, TOKENS), transformers_logits(tmp_path, TOKENS)) <= 0.03
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("bits", "layout"), [(4, "pack-quantized"), (8, "pack-quantized"), (8, "int-quantized")])
+def test_values_are_those_of_the_compressed_tensors_package(
+    tmp_path: Path, bits: int, layout: str, symmetric: bool
+) -> None:
+    """Which quantizes, packs and unpacks here by itself; 12 outputs fill a word of packed zero points by half."""
+    import torch
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
+    from safetensors.torch import save_file as save_torch
+
+    compressor = BaseCompressor.get_value_from_registry(layout)
+    scheme = QuantizationScheme(**compressed_config(bits, 64, layout, symmetric)["config_groups"]["group_0"])
+    weights = torch.randn((12, 256), generator=torch.Generator().manual_seed(bits))
+    by_group = weights.reshape(12, 4, 64)
+    scales, zeros = calculate_qparams(by_group.amin(-1), by_group.amax(-1), scheme.weights)
+    state = {"weight": weights, "weight_scale": scales.half().float()} | (
+        {} if symmetric else {"weight_zero_point": zeros}
+    )
+    packed = compressor.compress(state, scheme)
+    expected = compressor.decompress(packed, scheme)["weight"].numpy()
+    save_torch({f"m.{part}": value.contiguous() for part, value in packed.items()}, tmp_path / "m.safetensors")
+    layer = compressed_layer(
+        "m", (12, 256), read_file(tmp_path / "m.safetensors"), Quantization("compressed-tensors", bits, frozenset({64}))
+    )
+    codes, d, zero_codes = layer.read()
+    found = np.repeat(d, 64, axis=1) * (codes.astype(np.int32) - np.repeat(zero_codes, 64, axis=1))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert expected.std() > 0.9
+
+
+@pytest.mark.parametrize("wide", [384, 96])
+def test_groups_larger_than_a_block_and_rows_that_are_one_group(tmp_path: Path, wide: int) -> None:
+    """A row of 384 is three blocks of 128, one of 96 three of 32; groups of 256 are two of 128."""
+    check(tmp_path / "row", gptq_config(4, -1), gptq_writer(4, -1, True, 1, False), symmetric=True,
+          intermediate_size=wide)  # fmt: skip
+    check(tmp_path / "256", awq_config(256), awq_writer(256), symmetric=False, hidden_size=256, head_dim=64)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_scales_of_other_types(tmp_path: Path, dtype: str) -> None:
+    import torch
+
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        layer = round_to_nearest(weights, 4, 32, True)
+        found = compressed_parts(layer, 4, "pack-quantized", True)
+        scales = found["weight_scale"].to(getattr(torch, dtype))
+        kept = (layer.codes - 8) * np.repeat(scales.float().numpy(), 32, axis=1)
+        return found | {"weight_scale": scales}, kept.astype(np.float32)
+
+    check(tmp_path, compressed_config(4, 32, "pack-quantized"), parts, symmetric=True)
+
+
+def test_layers_left_out_stay_as_they_are(tmp_path: Path) -> None:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        if module == UP or module.startswith("model.layers.0"):
+            return {"weight": weights}, weights
+        return gptq_writer(4, 32, True, 1, False)(module, weights)
+
+    check(tmp_path, gptq_config(4, 32, modules_in_block_to_quantize=[["mlp.up_proj"]]), parts, symmetric=True)
+    held = {name: (type, held) for name, type, held in shown(tmp_path)}
+    assert held["layers.0.q"] == ("F32", "f32")
+    assert held["layers.1.gate"] == ("Q4_1", "q4")
+
+
+def shown(folder: Path) -> list[tuple[str, str, str]]:
+    return [(tensor.name, tensor.type, tensor.format) for tensor in open_plan(folder).tensors]
+
+
+def test_output_layer(tmp_path: Path) -> None:
+    """GPTQModel can quantize it too."""
+    network = write_quantized_folder(tmp_path, gptq_config(4, 64), gptq_writer(4, 64, True, 1, False), **SIZES)
+    state = load_file(tmp_path / "model.safetensors")
+    layer = round_to_nearest(state.pop("lm_head.weight"), 4, 64, True)
+    state |= {f"lm_head.{part}": value for part, value in gptq_parts(layer, 4).items()}
+    save_file(state, tmp_path / "model.safetensors")
+    import torch
+
+    network.lm_head.weight.data = torch.from_numpy(layer.weights)
+    truth = oracle_logits(tmp_path, network, TOKENS, np.float16)
+    assert relative_error(typebar_logits(tmp_path, TOKENS), truth) <= 0.03
+    assert ("head", "U4_64", "q4") in shown(tmp_path)
+
+
+def test_old_folder_of_gptq_says_it_in_a_file_of_its_own(tmp_path: Path) -> None:
+    write_quantized_folder(tmp_path, gptq_config(4, 32, desc_act=True), gptq_writer(4, 32, True, 1, True), **SIZES)
+    expected = typebar_logits(tmp_path, TOKENS)
+    edit_json(tmp_path / "config.json", quantization_config=None)
+    with pytest.raises(ModelFileError, match=r"tensor 'model\.layers\.0\.\S+' is unknown"):
+        open_checkpoint(tmp_path)
+    old = {"bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": True, "sym": True, "true_sequential": True}
+    (tmp_path / "quantize_config.json").write_text(json.dumps(old))
+    np.testing.assert_array_equal(typebar_logits(tmp_path, TOKENS), expected)
+
+
+def test_fixed_scales_of_inputs_are_left_alone(tmp_path: Path) -> None:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        tensors, kept = compressed_writer(8, -1, "int-quantized", True)(module, weights)
+        return tensors | {"input_scale": np.full(1, 0.1, np.float32), "input_zero_point": np.zeros(1, np.int8)}, kept
+
+    config = compressed_config(8, -1, "int-quantized")
+    config["config_groups"]["group_0"]["input_activations"] |= {"dynamic": False, "strategy": "tensor"}
+    check(tmp_path, config, parts, symmetric=True)
+
+
+def test_biases_of_zeros_beside_every_layer(tmp_path: Path) -> None:
+    """As the official GPTQ checkpoints of Qwen2.5 have them."""
+    write_quantized_folder(tmp_path, gptq_config(4, 32), gptq_writer(4, 32, True, 1, False), **SIZES)
+    expected = typebar_logits(tmp_path, TOKENS)
+    rewrite(tmp_path, lambda state: state.update({f"{UP}.bias": np.zeros(256, np.float16)}))
+    np.testing.assert_array_equal(typebar_logits(tmp_path, TOKENS), expected)
+    rewrite(tmp_path, lambda state: state.update({f"{UP}.bias": np.ones(256, np.float16)}))
+    with pytest.raises(ModelFileError, match=rf"'{UP}\.bias' is a bias of a layer without one"):
+        open_checkpoint(tmp_path)
+
+
+# Words, against what the tools themselves packed
+
+CODES = (np.arange(8)[:, None] * 5 + np.arange(64) * 3 + np.arange(64) // 8) % 16
+ZEROS = (np.arange(8)[:, None] * 3 + np.arange(2) * 7) % 15 + 1
+
+
+def words(*values: int) -> np.ndarray:
+    return np.array(values, np.uint32)
+
+
+def test_order_of_awq() -> None:
+    """The word whose nibbles are 0 2 4 6 1 3 5 7, lowest first, is the outputs 0 to 7; then words of AutoAWQ 0.2.9."""
+    assert awq.unpack(words(0x75316420)[:, None]).tolist() == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    packed = words(0x39F5E4A0, 0x6C2817D3, 0x9F5B4A06, 0xC28E7D39)
+    np.testing.assert_array_equal(awq.unpack(packed[:, None]), CODES[:, :4].T)
+    np.testing.assert_array_equal(awq.unpack(words(0x71A44D71, 0xE82BB5E8)[:, None]), ZEROS.T)
+
+
+def test_order_of_gptq() -> None:
+    """Words of GPTQModel 7.7, zero points in the first version of the format."""
+    four = words(0xA741EB85, 0x30DA741E, 0xC9630DA7)
+    np.testing.assert_array_equal(unpack_rows(four[:, None], 4)[0], CODES[1, :24])
+    eight = words(0x0E0B0805, 0x0A070401, 0x0704010E)
+    np.testing.assert_array_equal(unpack_rows(eight[:, None], 8)[0], CODES[1, :12])
+    zeros = gptq.whole_zeros(words(0x630C9630, 0xDA741DA7)[:, None], 4)
+    np.testing.assert_array_equal(unpack_columns(zeros, 4), ZEROS.T)
+    zeros = gptq.whole_zeros(np.array([[0x09060300, 0x0603000C], [0x010D0A07, 0x0D0A0704]], np.uint32), 8)
+    np.testing.assert_array_equal(unpack_columns(zeros, 8), ZEROS.T)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_point_of_zero_borrows_from_the_next_one(bits: int) -> None:
+    """The first version subtracts from whole words, so reading must add to whole words."""
+    zeros = np.array([[0, 5, 0, 0, 1, 15, 0, 9]], np.int32)
+    stored = pack(zeros, bits).view(np.uint32) - np.uint32(gptq.ONES[bits])
+    np.testing.assert_array_equal(unpack_columns(gptq.whole_zeros(stored, bits), bits), zeros)
+
+
+@pytest.mark.parametrize(("rows", "cols", "group"), [(128, 896, 128), (896, 4864, 128), (8, 32, 32), (16, 896, -1)])
+def test_values_of_blocks(tmp_path: Path, rows: int, cols: int, group: int) -> None:
+    """A block is f16 d, f16 m and codes, 16 low halves before 16 high ones: of k_proj of the 0.5B seven a row."""
+    weights = np.random.default_rng(rows).standard_normal((rows, cols)).astype(np.float32)
+    layer = round_to_nearest(weights, 4, group, False)
+    save_file({f"m.{part}": value for part, value in awq_parts(layer).items()}, tmp_path / "m.safetensors")
+    quantization = Quantization("awq", 4, frozenset({max(group, 0)}))
+    tensor = awq.awq_layer("m", (rows, cols), read_file(tmp_path / "m.safetensors"), quantization).tensor(None)
+    size = {"Q4_1": 32, "U4_64": 64, "U4_128": 128}[tensor.type]
+    blocks = tensor.read().reshape(rows, cols // size, 4 + size // 2)
+    assert cols // size == (7 if cols == 896 else cols // size)
+    d, m = (np.ascontiguousarray(blocks[:, :, at : at + 2]).view(np.float16) for at in (0, 2))
+    runs = blocks[:, :, 4:].reshape(rows, cols // size, size // 32, 16)
+    codes = np.concatenate([runs & 15, runs >> 4], axis=3).reshape(rows, cols)
+    np.testing.assert_array_equal(codes, layer.codes)
+    d, m = (np.repeat(values[:, :, 0], size, axis=1).astype(np.float32) for values in (d, m))
+    step = np.abs(d).max()
+    assert np.abs(d * codes + m - layer.weights).max() <= 15 * step / 2048
+
+
+# Plan
+
+
+def test_plan_is_what_the_engine_holds(tmp_path: Path) -> None:
+    write_quantized_folder(tmp_path, gptq_config(4, 64, desc_act=True), gptq_writer(4, 64, True, 1, True), **SIZES)
+    plan = open_plan(tmp_path)
+    matrices = [(m.name, m.format, m.rows, m.cols, m.bytes) for m in plan.matrices]
+    native = load_model(tmp_path, threads=1).native
+    assert sorted(matrices) == sorted(native.describe())
+    by_name = {tensor.name: tensor for tensor in plan.tensors}
+    assert by_name["layers.0.down"].type == "U4_64"
+    assert by_name["layers.0.down"].bits_per_weight == 4.5
+    assert by_name["layers.0.down"].file_bytes == 256 * 128 // 2 + 4 * 128 // 2 + 4 * 128 * 2
+    assert {name for name in by_name if name.endswith("_order")} == {
+        f"layers.{i}.{name}_order" for i in range(2) for name in ("attn", "o", "mlp")
+    }
+    assert open_plan(tmp_path, "auto").quantization == "keep"
+
+
+def test_inspect_shows_the_types(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-awq"
+    write_quantized_folder(folder, awq_config(64), awq_writer(64), **SIZES)
+    command = [sys.executable, "-m", "typebar", "inspect", str(folder)]
+    out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert [line.split()[1:3] for line in out.splitlines() if line.startswith("layers.1.up ")] == [["U4_64", "q4"]]
+
+
+def test_requantized_on_request(tmp_path: Path) -> None:
+    """The order of inputs holds for weights in any form."""
+    network = write_quantized_folder(
+        tmp_path, gptq_config(4, 64, desc_act=True), gptq_writer(4, 64, True, 1, True), **SIZES
+    )
+    truth = oracle_logits(tmp_path, network, TOKENS, np.float16)
+    assert relative_error(typebar_logits(tmp_path, TOKENS, "q8"), truth) <= 0.05
+
+
+# Refusals
+
+
+@pytest.fixture(scope="module")
+def sorted_gptq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gptq")
+    write_quantized_folder(folder, gptq_config(4, 32, desc_act=True), gptq_writer(4, 32, True, 1, True), **SIZES)
+    return folder
+
+
+@pytest.fixture
+def folder(sorted_gptq: Path, tmp_path: Path) -> Path:
+    shutil.copytree(sorted_gptq, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+COMPRESSED = compressed_config(4, 32, "pack-quantized")
+
+
+def scheme(**changes: Any) -> dict[str, Any]:
+    [group] = COMPRESSED["config_groups"].values()
+    return {"config_groups": {"group_0": {**group, **changes}}}
+
+
+def weights(**changes: Any) -> dict[str, Any]:
+    return scheme(weights={**COMPRESSED["config_groups"]["group_0"]["weights"], **changes})
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no method": ({"bits": 4}, r"quantized with None, which typebar does not run \(it runs awq, gptq, compressed-tens"),
+    "another method": ({"quant_method": "bitsandbytes"}, "quantized with 'bitsandbytes', .* a GGUF file of it"),
+    "a method that is a list": ({"quant_method": ["awq"]}, r"quantized with \['awq'\]"),
+    "gemv": (awq_config(128, version="GEMV"), "in the layout 'GEMV', typebar runs gemm: use the bfloat16"),
+    "no zero points": (awq_config(128, zero_point=False), "have no zero points"),
+    "3 bits of awq": (awq_config(128, bits=3), "have 3 bits, typebar runs 4 here"),
+    "no bits": (awq_config(128, bits=None), r"'quantization_config\.bits' is missing"),
+    "bits a text": (awq_config(128, bits="4"), r"'quantization_config\.bits' is '4'"),
+    "group 0": (awq_config(0), r"'quantization_config\.group_size' is 0, expected 1 to"),
+    "2 bits of gptq": (gptq_config(2, 128), "have 2 bits, typebar runs 4 and 8 here"),
+    "marlin": (gptq_config(4, 128, checkpoint_format="marlin"), "the layout 'marlin', typebar runs gptq and gptq_v2"),
+    "marlin, older": (gptq_config(4, 128, is_marlin_format=True), "the layout 'marlin'"),
+    "words of 16 bits": (gptq_config(4, 128, pack_dtype="int16"), "packed in 'int16', not int32"),
+    "desc_act a text": (gptq_config(4, 128, desc_act="yes"), r"'quantization_config\.desc_act' is 'yes'"),
+    "fp8": (COMPRESSED | {"format": "float-quantized"}, "in the format 'float-quantized', typebar runs pack-quantized"),
+    "fp4 in a group": (COMPRESSED | scheme(format="nvfp4-pack-quantized"), "in the format 'nvfp4-pack-quantized'"),
+    "floats": (COMPRESSED | weights(type="float"), "of type 'float', typebar runs int"),
+    "3 bits": (COMPRESSED | weights(num_bits=3), "have 3 bits, typebar runs 4 and 8 here"),
+    "by block": (COMPRESSED | weights(strategy="block"), "shared by 'block', typebar runs group, channel and tensor"),
+    "no group size": (COMPRESSED | weights(group_size=None), r"'\S+\.weights\.group_size' is missing"),
+    "outputs": (COMPRESSED | scheme(output_activations={"num_bits": 8}), "outputs are quantized"),
+    "activations only": (COMPRESSED | scheme(weights=None), r"group_0\.weights' is missing"),
+    "not compressed": (COMPRESSED | {"quantization_status": "frozen"}, "the weights are not compressed .*= 'frozen'"),
+    "keys and values": (COMPRESSED | {"kv_cache_scheme": {"num_bits": 8}}, "keys and values are quantized"),
+    "transforms": (COMPRESSED | {"transform_config": {"a": {}}}, "the network has transforms"),
+    "sparse": (COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse .'sparse-24-bitmask'"),
+    "no groups": (COMPRESSED | {"config_groups": {}}, r"'quantization_config\.config_groups' is missing"),
+    "a group of nothing": (COMPRESSED | {"config_groups": {"group_0": {}}}, "names no weights"),
+    "another method than the tensors'": (awq_config(32), r"layer 'model\.layers\.0\.\w+\.q_proj' has a 'qweight' of"),
+    "another group": (gptq_config(4, 64, desc_act=True), r"q_proj' has a 'qzeros' of I32 .*do not belong together"),
+    "other bits": (gptq_config(8, 32, desc_act=True), "q_proj' has a 'qweight' of I32 "),
+    "groups of 48": (gptq_config(4, 48), "has groups of 48 of its 128 inputs, .* 32, 64 or 128"),
+    "groups of 16": (gptq_config(4, 16), "has groups of 16 of its 128 inputs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_configuration_that_does_not_run_is_refused_by_name(folder: Path, case: str) -> None:
+    config, problem = REFUSED[case]
+    edit_json(folder / "config.json", quantization_config=config)
+    with pytest.raises(ModelFileError, match=problem):
+        open_checkpoint(folder)
+
+
+def test_older_key_of_compressed_tensors(folder: Path) -> None:
+    edit_json(folder / "config.json", quantization_config=None, compression_config=COMPRESSED | {"format": "marlin-24"})
+    with pytest.raises(ModelFileError, match="in the format 'marlin-24'"):
+        open_checkpoint(folder)
+
+
+def test_quantization_that_is_not_an_object(folder: Path) -> None:
+    edit_json(folder / "config.json", quantization_config="awq")
+    with pytest.raises(ModelFileError, match=r"'quantization_config' is 'awq', expected an object"):
+        open_checkpoint(folder)
+
+
+DAMAGED: dict[str, tuple[Callable[[dict[str, np.ndarray]], object], str]] = {
+    "no zero points": (lambda state: state.pop(f"{UP}.qzeros"), rf"'{UP}' has no 'qzeros': incomplete model"),
+    "no groups": (lambda state: state.pop(f"{UP}.g_idx"), rf"'{UP}' has no g_idx although desc_act is true"),
+    "no layer": (
+        lambda state: [state.pop(f"{UP}.{part}") for part in ("qweight", "qzeros", "scales", "g_idx")],
+        rf"tensor '{UP}\.weight' is missing",
+    ),
+    "scales of integers": (
+        lambda state: state.update({f"{UP}.scales": np.ones((4, 256), np.int32)}), r"has a 'scales' of I32 \(4, 256\)",
+    ),
+    "words cut": (
+        lambda state: state.update({f"{UP}.qweight": state[f"{UP}.qweight"][:-1]}),
+        r"has a 'qweight' of I32 \(15, 256\), expected I32 \(16, 256\)",
+    ),
+    "a group beyond": (
+        lambda state: state[f"{UP}.g_idx"].__setitem__(0, 4), "'g_idx' that does not put 32 inputs in each of 4",
+    ),
+    "a negative group": (lambda state: state[f"{UP}.g_idx"].__setitem__(0, -1), "'g_idx' that does not put 32 inputs"),
+    "groups of other sizes": (lambda state: state[f"{UP}.g_idx"].fill(1), "'g_idx' that does not put 32 inputs"),
+    "an order of its own": (
+        lambda state: state[f"{UP}.g_idx"].sort(),
+        r"groups its inputs \(g_idx\) in another way than the others of gate, up beside it, .*without desc_act",
+    ),
+    "a plain layer beside": (
+        lambda state: [
+            state.update({f"{UP}.weight": np.ones((256, 128), np.float32)}),
+            *(state.pop(f"{UP}.{part}") for part in ("qweight", "qzeros", "scales", "g_idx")),
+        ],
+        "in another way than the others of gate, up",
+    ),
+    "plain weights too": (
+        lambda state: state.update({f"{UP}.weight": np.ones((256, 128), np.float32)}),
+        rf"'{UP}' has a 'weight' beside its 'qweight'",
+    ),
+    "an infinite scale": (
+        lambda state: state[f"{UP}.scales"].__setitem__((0, 0), np.inf), rf"'{UP}' has a scale, or .* not a finite num",
+    ),
+    "a scale that is not a number": (
+        lambda state: state[f"{UP}.scales"].__setitem__((0, 0), np.nan), rf"'{UP}' has a scale, or .* not a finite num",
+    ),
+    "a minimum beyond f16": (
+        lambda state: state[f"{UP}.scales"].__setitem__((0, 0), 1e4), rf"'{UP}' has a scale, or .* 65504 of f16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damage_is_named(folder: Path, case: str) -> None:
+    change, problem = DAMAGED[case]
+    rewrite(folder, change)
+    with pytest.raises(ModelFileError, match=problem):
+        load_model(folder, threads=1)
+
+
+def test_scales_beyond_f16_are_refused(tmp_path: Path) -> None:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        tensors, kept = compressed_writer(4, 32, "pack-quantized", True)(module, weights)
+        return tensors | {"weight_scale": tensors["weight_scale"].float() * 1e7}, kept
+
+    write_quantized_folder(tmp_path, COMPRESSED, parts, **SIZES)
+    with pytest.raises(ModelFileError, match=r"q_proj' has a scale, or .* beyond the 65504 of f16"):
+        load_model(tmp_path, threads=1)
+
+
+def test_shape_beside_packed_weights_must_agree(tmp_path: Path) -> None:
+    write_quantized_folder(tmp_path, COMPRESSED, compressed_writer(4, 32, "pack-quantized", True), **SIZES)
+    rewrite(tmp_path, lambda state: state[f"{UP}.weight_shape"].__setitem__(1, 127))
+    with pytest.raises(ModelFileError, match=rf"'{UP}' has the weight_shape \[256, 127\], expected \[256, 128\]"):
+        open_checkpoint(tmp_path)
