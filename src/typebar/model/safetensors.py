@@ -184,7 +184,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> FileTensor:
         raise error(f"has the offsets {_shown(str(range_))}")
     elements, (start, end) = prod(shape), range_
     if elements > MAX_ELEMENTS or elements * TYPE_BITS[type_name] != (end - start) * 8:
-        raise error(f"of {type_name} {shape} does not fit bytes {start} to {end}")
+        raise error(f"of {type_name} {_shown(str(shape))} does not fit the offsets {_shown(str(range_))}")
     return FileTensor(name, type_name, tuple(shape), path, data_start + start, end - start)
 
 
