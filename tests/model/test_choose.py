@@ -108,7 +108,10 @@ def test_any_shard_means_the_first(tmp_path: Path) -> None:
         local_model(tmp_path / "m-00001-of-00003.gguf")
 
 
-@pytest.mark.parametrize("name", ["./nothing.gguf", "nothing.gguf", "~/nothing", "/nothing/at/all", "~nobody-here/x"])
+@pytest.mark.parametrize(
+    "name",
+    ["./nothing.gguf", "nothing.gguf", "nothing/model.safetensors", "~/nothing", "/nothing/at/all", "~nobody-here/x"],
+)
 def test_missing_local_file(name: str) -> None:
     with pytest.raises(ModelFileError, match="does not exist"):
         resolve_model(name)

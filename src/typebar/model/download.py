@@ -89,7 +89,9 @@ def local_path(text: str) -> Path | None:
         path = Path(text).expanduser()
         if find(text) is None and path.exists():
             return path
-    looks_local = text.startswith(("/", "./", "../", "~")) or (text.lower().endswith(".gguf") and ":" not in text)
+    looks_local = text.startswith(("/", "./", "../", "~")) or (
+        text.lower().endswith((".gguf", ".safetensors")) and ":" not in text
+    )
     if looks_local:
         raise ModelFileError(f"{text} does not exist")
     return None
