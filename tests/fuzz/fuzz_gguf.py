@@ -91,7 +91,7 @@ def check(data: bytes, folder: Path) -> bool:
         gguf = GGUFFile.open(paths[-1])
         for tensor in gguf.tensors.values():
             assert tensor.offset + tensor.nbytes <= tensor.path.stat().st_size
-            assert gguf.raw(tensor).size == tensor.nbytes
+            assert tensor.read().size == tensor.nbytes
         with contextlib.suppress(ModelFileError):
             spec = ModelSpec.from_gguf(gguf)
             frequencies, factor = inverse_frequencies(spec.rope, spec.head_dim, spec.context_length)

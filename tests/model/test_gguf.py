@@ -59,8 +59,8 @@ def test_places_tensors_by_the_files_alignment(write):
     a, b = gguf.tensors["a"], gguf.tensors["b"]
     assert (a.type, a.shape, a.nbytes) == ("Q4_0", (3, 32), 54)
     assert (b.type, b.shape, b.nbytes) == ("F32", (8,), 32)
-    assert gguf.raw(a).tolist() == list(range(54))
-    assert gguf.raw(b).tolist() == list(range(32))
+    assert a.read().tolist() == list(range(54))
+    assert b.read().tolist() == list(range(32))
 
 
 def test_a_header_longer_than_the_first_read(write, monkeypatch):
@@ -213,10 +213,10 @@ def test_a_file_cut_after_it_was_opened_gives_an_error_and_no_signal(write):
     last = max(gguf.tensors.values(), key=lambda tensor: tensor.offset)
     os.truncate(path, last.offset + 10)
     with pytest.raises(ModelFileError, match="10 of the"):
-        gguf.raw(last)
+        last.read()
     path.unlink()
     with pytest.raises(ModelFileError, match="cannot be read"):
-        gguf.raw(last)
+        last.read()
 
 
 def test_header_beyond_the_limit_is_refused(write, monkeypatch):
@@ -274,7 +274,7 @@ def test_split_model_opens_from_any_shard(tmp_path):
         assert gguf.metadata["tokenizer.ggml.tokens"] == expected.metadata["tokenizer.ggml.tokens"]
         assert {t.path for t in gguf.tensors.values()} == set(shards)
         for name, tensor in expected.tensors.items():
-            assert (gguf.raw(gguf.tensors[name]) == expected.raw(tensor)).all()
+            assert (gguf.tensors[name].read() == tensor.read()).all()
     assert split.path == shards[0]
 
 

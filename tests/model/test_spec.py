@@ -52,7 +52,7 @@ def test_spec_and_tensors_of_each_architecture(models, architecture):
     matched = match_tensors(model.spec, gguf)
     assert matched.keys() == model.weights.keys() == expected_tensors(model.spec).keys()
     for canonical, tensor in matched.items():
-        weights = dequantize(gguf.raw(tensor), tensor.type, tensor.shape)
+        weights = dequantize(tensor.read(), tensor.type, tensor.shape)
         if model.spec.rope_interleaved and canonical.endswith((".q", ".k")):
             weights = weights[half_split_rows(len(weights) // model.spec.head_dim, model.spec.head_dim)]
         assert (weights == model.weights[canonical]).all(), canonical

@@ -136,7 +136,7 @@ def _state(gguf: GGUFFile, spec: ModelSpec) -> "dict[str, torch.Tensor]":
 
     state = {}
     for canonical, tensor in match_tensors(spec, gguf).items():
-        weight = dequantize(gguf.raw(tensor), tensor.type, tensor.shape)
+        weight = dequantize(tensor.read(), tensor.type, tensor.shape)
         *layer, part = canonical.split(".")
         if spec.rope_interleaved and part in ("q", "k", "q_bias", "k_bias"):
             weight = weight[half_split_rows(len(weight) // spec.head_dim, spec.head_dim)]

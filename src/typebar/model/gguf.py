@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from typebar import _native
 from typebar.errors import ModelFileError
-from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType, Bytes, dequantize
+from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType, dequantize
 from typebar.model.strings import StringArray
 from typebar.model.tensor import FileTensor
 
@@ -105,10 +105,6 @@ class GGUFFile:
         if value is None:
             raise ModelFileError(f"{self.path}: metadata {key!r} is missing, the file is not a complete model")
         return value
-
-    def raw(self, tensor: FileTensor) -> Bytes:
-        """The bytes of a tensor, uint8 [nbytes]. ModelFileError where the file has become shorter since."""
-        return tensor.read()
 
 
 class _PrefixTooShort(Exception):

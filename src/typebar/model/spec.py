@@ -189,7 +189,7 @@ def _rope(keys: _Keys, head_dim: int, context_length: int) -> RopeSpec:
         return rope
     if divisors.shape != (head_dim // 2,):
         raise keys.error(f"tensor 'rope_freqs.weight' has the shape {divisors.shape}, expected ({head_dim // 2},)")
-    values = dequantize(keys.gguf.raw(divisors), divisors.type, divisors.shape)
+    values = dequantize(divisors.read(), divisors.type, divisors.shape)
     if not all(1e-6 < value < 1e6 for value in values.tolist()):
         raise keys.error("tensor 'rope_freqs.weight' holds a value that is not between 1e-6 and 1e6: damaged file")
     return replace(rope, frequency_divisors=tuple(values.tolist()))
