@@ -20,9 +20,10 @@ from typebar.bench.quality import typebar_logits
 from typebar.engine.params import SamplingParams
 from typebar.errors import ModelFileError, TypebarError
 from typebar.llm import LLM
-from typebar.model.checkpoint import open_checkpoint
+from typebar.model.checkpoint import _same, open_checkpoint
 from typebar.model.load import load_model
 from typebar.model.names import folder_names
+from typebar.model.tensor import FileTensor
 
 TOKENS = np.random.default_rng(5).integers(0, 288, 60).tolist()
 
@@ -304,6 +305,32 @@ def test_tied_model_with_an_output_layer_uses_its_embedding(folder: Path, caplog
         assert "head" not in open_checkpoint(folder).tensors
     assert caplog.text == ""
     load_model(folder, threads=1)
+
+
+def test_large_tables_are_compared_by_a_sample(tmp_path: Path) -> None:
+    """Their first and last rows are in it."""
+    size, rows = 64 << 20, 1 << 14
+    tables = []
+    for name in ("embed", "same", "first", "last"):
+        path = tmp_path / name
+        with path.open("wb") as file:
+            file.truncate(size)
+        tables.append(FileTensor(name, "BF16", (rows, size // rows // 2), path, 0, size))
+    embed, same, first, last = tables
+    for table, offset in ((first, 0), (last, size - 2)):
+        with table.path.open("r+b") as file:
+            file.seek(offset)
+            file.write(b"x")
+    before = bytes_read()
+    assert _same(embed, same)
+    assert bytes_read() - before < 2 << 20
+    assert not _same(embed, first)
+    assert not _same(embed, last)
+
+
+def bytes_read() -> int:
+    """By this process so far, from files or the page cache."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def test_untied_model_without_an_output_layer_is_refused(folder: Path) -> None:
