@@ -4,6 +4,7 @@ Each request runs in its own process, as a command does, against real servers on
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -204,7 +205,7 @@ def hub_folder(server: FileServer, repo: str, folder: Path) -> list[str]:
         body = (folder / name).read_bytes()
         page = hub_file(server, repo, name, body)
         if not name.endswith(".safetensors"):
-            page.etag = f'"{sha256(body)[:40]}"'
+            page.etag = f'"{hashlib.sha1(b"blob %d" % len(body) + bytes(1) + body).hexdigest()}"'
             page.headers = {"X-Repo-Commit": COMMIT}
     return names
 
@@ -222,6 +223,7 @@ def test_repository_of_safetensors(server: FileServer, env: dict[str, str], fold
     path, _, source, _, notices = resolve(env, name)
     assert source == "Hugging Face"
     assert f"{name} is ready: {path}" in notices
+    assert "no sha256" not in notices
     assert sorted(file.name for file in path.iterdir()) == names
     assert all((path / file).read_bytes() == (folder / file).read_bytes() for file in names)
     load_model(path, threads=1)
@@ -255,7 +257,7 @@ def test_download_of_safetensors_resumes_in_the_next_process(
     ("file", "changes", "said"),
     [
         ("config.json", {"model_type": "gemma3_text"}, "architecture 'gemma3_text' is not supported"),
-        ("config.json", {"quantization_config": {"quant_method": "awq"}}, "quantized with 'awq'"),
+        ("config.json", {"quantization_config": {"quant_method": "aqlm"}}, "quantized with 'aqlm'"),
         ("tokenizer.json", None, "has no tokenizer.json"),
         ("model.safetensors.index.json", None, "safetensors files but no model.safetensors.index.json"),
     ],
@@ -277,6 +279,13 @@ def test_web_page_in_place_of_a_configuration(server: FileServer, env: dict[str,
     hub_folder(server, "org/m", folder)
     server.pages["/org/m/resolve/main/config.json"].body = b"<!DOCTYPE html><html>please log in</html>"
     assert "is not a JSON file: it starts with b'<!DOCTYPE" in refused(env, "org/m")
+
+
+def test_small_file_that_arrives_changed_is_refused(server: FileServer, env: dict[str, str], folder: Path) -> None:
+    hub_folder(server, "org/m", folder)
+    page = server.pages["/org/m/resolve/main/tokenizer_config.json"]
+    page.body = page.body.replace(b"endoftext", b"endoftexT")
+    assert "has git SHA-1" in refused(env, "org/m")
 
 
 def test_repository_of_pickles(server: FileServer, env: dict[str, str]) -> None:

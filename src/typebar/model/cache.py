@@ -19,6 +19,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def megabytes(size: int) -> str:
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def git_sha1_file(path: Path) -> str:
+    """What git names a blob of these bytes: the SHA-1 of "blob", their number, a NUL and the bytes."""
+    begin = partial(hashlib.sha1, b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, begin).hexdigest()
 
 
 def describe(path: Path) -> CachedFile:

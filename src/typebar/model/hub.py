@@ -23,6 +23,7 @@ from typebar.model.transfer import Download, SourceError, digest_of, fetch
 
 ENDPOINT = "https://huggingface.co"
 METADATA_S = 10.0
+_GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
 
@@ -34,7 +35,9 @@ def endpoint() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """One file as the hub describes it. `tag` is its name among the blobs of the shared cache."""
+    """One file as the hub describes it. `tag` is its name among the blobs of the shared cache: the sha256 of a large
+    file, git's SHA-1 of a small one.
+    """
 
     file: str
     tag: str
@@ -151,7 +154,9 @@ def _bring(item: HubFile, remote: _Remote, sha256: str | None, report: Report) -
     blob = blobs / remote.tag
     expected = sha256 or remote.sha256
     url = hf_hub_url(item.repo, remote.file, endpoint=endpoint())
-    fetch(Download(url, blob, remote.size, expected, build_hf_headers(), _kind(remote.file)), report)
+    git_sha1 = remote.tag if _GIT_SHA1.fullmatch(remote.tag) else None
+    headers = build_hf_headers()
+    fetch(Download(url, blob, remote.size, expected, git_sha1, headers, _kind(remote.file)), report)
     with writable(blobs):
         # The blob is there, so this only enters it into the snapshot.
         path = _asked(item, lambda: hf_hub_download(item.repo, remote.file, endpoint=endpoint()))

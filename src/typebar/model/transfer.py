@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from typebar.errors import TypebarError
-from typebar.model.cache import megabytes, require_space, sha256_file, writable, write_json
+from typebar.model.cache import git_sha1_file, megabytes, require_space, sha256_file, writable, write_json
 from typebar.model.report import Advance, Report
 
 REACH_S = 3.0
@@ -69,6 +69,7 @@ class Limits:
 class Download:
     """One file to fetch. `size` (bytes) and `sha256` are None where not known; then what the server sends is used.
 
+    `git_sha1` is what git names its bytes, which hubs tell of small files in place of a sha256.
     `kind` (a key of FIRST_BYTES) tells a file from the page that a server or a proxy sends in its place.
     """
 
@@ -76,6 +77,7 @@ class Download:
     destination: Path
     size: int | None = None
     sha256: str | None = None
+    git_sha1: str | None = None
     headers: Mapping[str, str] | None = None
     kind: str = "GGUF"
 
@@ -199,6 +201,8 @@ def fetch(item: Download, report: Report, limits: Limits = Limits()) -> Path:
     Raises SourceError if the server cannot deliver, TypebarError if the disk cannot take it.
     """
     if item.sha256 and item.destination.is_file() and sha256_file(item.destination) == item.sha256:
+        return item.destination
+    if item.git_sha1 and item.destination.is_file() and git_sha1_file(item.destination) == item.git_sha1:
         return item.destination
     with writable(item.destination.parent):
         transfer = _Transfer(item, report, limits)
@@ -343,11 +347,15 @@ class _Transfer:
 
     def finish(self) -> None:
         """Verifies the complete partial file and renames it."""
-        if self.sha256 is not None and (found := sha256_file(self.partial)) != self.sha256:
-            self._discard()
-            raise SourceError(f"the file that arrived has sha256 {found}, expected is {self.sha256}")
-        if self.sha256 is None:
+        self._verify("sha256", self.sha256, sha256_file)
+        self._verify("git SHA-1", self.item.git_sha1, git_sha1_file)
+        if self.sha256 is None and self.item.git_sha1 is None:
             checked = "only the size was checked" if self.size is not None else "nor a size: nothing could be checked"
             self.report.log(f"{self.item.destination.name}: the server sent no sha256, {checked}")
         self.partial.replace(self.item.destination)
         self.notes.unlink(missing_ok=True)
+
+    def _verify(self, kind: str, expected: str | None, digest: Callable[[Path], str]) -> None:
+        if expected is not None and (found := digest(self.partial)) != expected:
+            self._discard()
+            raise SourceError(f"the file that arrived has {kind} {found}, expected is {expected}")
