@@ -233,6 +233,35 @@ def test_repository_of_safetensors(server: FileServer, env: dict[str, str], fold
     assert len(server.requests) == asked
 
 
+def test_what_another_tool_left_out_of_the_shared_cache_is_fetched(
+    server: FileServer, env: dict[str, str], folder: Path
+) -> None:
+    hub_folder(server, "org/m", folder)
+    path = resolve(env, "org/m")[0]
+    template = path / "tokenizer_config.json"
+    template.resolve().unlink()
+    template.unlink()
+    asked = len(server.requests)
+    away = env | {"TYPEBAR_CACHE": f"{env['HF_HOME']}/away", "HF_ENDPOINT": closed_port()}
+    assert resolve(away, "org/m")[0] == path
+    assert resolve(env | {"TYPEBAR_CACHE": f"{env['HF_HOME']}/other"}, "org/m")[0] == path
+    assert template.read_bytes() == (folder / template.name).read_bytes()
+    gets = [name for method, name, _ in server.requests[asked:] if method == "GET" and "/resolve/" in name]
+    assert gets == ["/org/m/resolve/main/tokenizer_config.json"]
+
+
+def test_weights_in_folders_of_the_shared_cache_are_of_other_runtimes(
+    server: FileServer, env: dict[str, str], tmp_path: Path
+) -> None:
+    write_tiny_folder(tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").rename(tmp_path / "m" / "only.safetensors")
+    hub_folder(server, "org/m", tmp_path / "m")
+    path = resolve(env, "org/m")[0]
+    (path / "onnx").mkdir()
+    (path / "onnx" / "model.safetensors").write_bytes(b"of another runtime")
+    assert resolve(env | {"TYPEBAR_CACHE": f"{env['HF_HOME']}/other", "HF_HUB_OFFLINE": "1"}, "org/m")[0] == path
+
+
 def test_download_of_safetensors_resumes_in_the_next_process(
     server: FileServer, env: dict[str, str], folder: Path
 ) -> None:

@@ -56,7 +56,8 @@ def from_hub(
     """
     from huggingface_hub import constants
 
-    if found := _cached(item, sha256, report):
+    found = _cached(item, sha256, report)
+    if found and not _lacks_texts(item, found, unreachable):
         return found
     if constants.HF_HUB_OFFLINE:
         raise SourceError("HF_HUB_OFFLINE is set, and its cache does not have the model")
@@ -192,6 +193,22 @@ def _cached(item: HubFile, sha256: str | None, report: Report) -> list[CachedFil
     return found
 
 
+def _lacks_texts(item: HubFile, found: list[CachedFile], unreachable: Callable[[], str | None]) -> bool:
+    """Whether the hub, where it can be asked, lists texts of a model in safetensors that the shared cache lacks.
+
+    Another tool fetches only what it needs, which may be no chat template.
+    """
+    from huggingface_hub import constants
+
+    if found[0].path.name != CONFIG or constants.HF_HUB_OFFLINE or unreachable():
+        return False
+    try:
+        listed = _asked(item, lambda: _list(item.repo))
+    except SourceError:
+        return False
+    return not set(texts(listed)) <= {file.path.name for file in found}
+
+
 def _cached_names(item: HubFile) -> list[str]:
     """The files to take of those in the shared cache, of which some may be missing. TypebarError where none fits."""
     snapshot = _snapshot(item.repo)
@@ -205,7 +222,7 @@ def _cached_names(item: HubFile) -> list[str]:
         CONFIG,
         "tokenizer.json",
         *sorted({*texts(there)} - {CONFIG, "tokenizer.json"}),
-        *weight_files(snapshot, there),
+        *weight_files(snapshot, [name for name in there if "/" not in name]),
     ]
 
 
