@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from tiny_folder import edit_json, tiny_network, write_tiny_tokenizer
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # nibble i of a word is this output
@@ -43,9 +44,14 @@ def round_to_nearest(
         zeros = np.full(scales.shape, (top + 1) // 2, np.int32)
     else:
         scales = ((high - low) / top).astype(np.float16)
-        zeros = np.clip(np.rint(-low / scales.astype(np.float32)), 1, top).astype(np.int32)
-    codes = np.rint(weights / scales[:, group_of].astype(np.float32)) + zeros[:, group_of]
+        zeros = np.clip(np.rint(-low / _steps(scales)), 1, top).astype(np.int32)
+    codes = np.rint(weights / _steps(scales)[:, group_of]) + zeros[:, group_of]
     return Rounded(np.clip(codes, 0, top).astype(np.int32), scales, zeros, group_of)
+
+
+def _steps(scales: NDArray[np.float16]) -> NDArray[np.float32]:
+    """To divide by: groups of zeros have a scale of 0."""
+    return np.where(scales == 0, np.float16(1), scales).astype(np.float32)
 
 
 def pack(codes: NDArray[np.int32], bits: int, order: list[int] | None = None) -> NDArray[np.int32]:
@@ -118,6 +124,35 @@ def compressed_config(bits: int, group: int, layout: str, symmetric: bool = True
 Parts = Callable[[str, NDArray[np.float32]], tuple[dict[str, Any], NDArray[np.float32]]]
 
 
+def awq_writer(group: int) -> Parts:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        layer = round_to_nearest(weights, 4, group, False)
+        return awq_parts(layer), layer.weights
+
+    return parts
+
+
+def gptq_writer(bits: int, group: int, symmetric: bool, version: int, sorts: bool) -> Parts:
+    """`sorts`: with an order of inputs that layers with the same input share."""
+    rng, orders = np.random.default_rng(1), dict[str, np.ndarray]()
+
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        shared = module.replace("k_proj", "q_proj").replace("v_proj", "q_proj").replace("up_proj", "gate_proj")
+        order = orders.setdefault(shared, rng.permutation(weights.shape[1])) if sorts else None
+        layer = round_to_nearest(weights, bits, group, symmetric, order)
+        return gptq_parts(layer, bits, version), layer.weights
+
+    return parts
+
+
+def compressed_writer(bits: int, group: int, layout: str, symmetric: bool) -> Parts:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        layer = round_to_nearest(weights, bits, group, symmetric)
+        return compressed_parts(layer, bits, layout, symmetric), layer.weights
+
+    return parts
+
+
 def write_quantized_folder(
     folder: Path, quantization_config: dict[str, Any] | None, parts: Parts, architecture: str = "qwen2", **config: Any
 ) -> Any:
@@ -143,3 +178,10 @@ def write_quantized_folder(
         del state["lm_head.weight"]
     save_torch(state, folder / "model.safetensors", {"format": "pt"})
     return network
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+    """Changes the tensors of a folder."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
