@@ -83,7 +83,12 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
     const TensorSource* source;
     int interleaved_head_dim;
   };
+  struct PendingOrder {
+    std::vector<std::int32_t>* order;
+    const TensorSource* source;
+  };
   std::vector<Pending> matrices;
+  std::vector<PendingOrder> orders;
   std::vector<PendingVector> vectors;
   layers_.resize(c.num_layers);
   for (int i = 0; i < c.num_layers; ++i) {
@@ -98,7 +103,7 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
       if (source) vectors.push_back({&v, source, head_dim});
     };
     const auto order = [&](std::vector<std::int32_t>& target, const char* name, int size) {
-      if (const TensorSource* source = table.find(prefix + name, 1, size)) target = load_order(*source, size);
+      if (const TensorSource* source = table.find(prefix + name, 1, size)) orders.push_back({&target, source});
     };
     order(w.attn_order, "attn_order", c.hidden_size);
     order(w.o_order, "o_order", c.query_size());
@@ -123,6 +128,7 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
   const TensorSource* head = table.find("head", c.vocab_size, c.hidden_size);
   table.require_all_used();
 
+  for (const PendingOrder& p : orders) *p.order = load_order(*p.source, p.source->cols);
   for (const PendingVector& p : vectors) *p.vector = load_vector(*p.source, p.interleaved_head_dim, arena_);
   for (const Pending& p : matrices) *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_);
   if (head) {

@@ -70,15 +70,22 @@ int interleaved_row(int row, int head_dim) {
   return row - in_head + in_head % half * 2 + in_head / half;
 }
 
+WeightFormat wanted_format(Quantization quantization) {
+  switch (quantization) {
+    case Quantization::q4: return WeightFormat::q4;
+    case Quantization::q5: return WeightFormat::q5;
+    case Quantization::q6: return WeightFormat::q6;
+    case Quantization::q8: return WeightFormat::q8;
+    default: return WeightFormat::f32;
+  }
+}
+
 CodeLayout held_layout(FileType type, Quantization quantization) {
   const CodeLayout lossless = lossless_layout(type);
   if (quantization == Quantization::keep) return lossless;
-  if (quantization == Quantization::f32) return lossless_layout(FileType::f32);
-  const WeightFormat wanted = quantization == Quantization::q8   ? WeightFormat::q8
-                              : quantization == Quantization::q6 ? WeightFormat::q6
-                              : quantization == Quantization::q5 ? WeightFormat::q5
-                                                                 : WeightFormat::q4;
-  return lossless.format == wanted ? lossless : requantized_layout(wanted);
+  const WeightFormat wanted = wanted_format(quantization);
+  if (wanted == WeightFormat::f32) return lossless_layout(FileType::f32);
+  return lossless.format <= wanted ? lossless : requantized_layout(wanted);  // formats ascend by bits
 }
 
 template <class Element>

@@ -23,7 +23,7 @@ struct TensorSource {
   std::uint64_t offset = 0;
 };
 
-// `--quant`: what to hold. keep changes no value; a tensor whose lossless format is the one asked for is kept too.
+// `--quant`: what to hold. keep changes no value; a tensor whose codes have no more bits than asked for is kept too.
 enum class Quantization : std::uint8_t { keep, q8, q6, q5, q4, f32 };
 
 // Packs a matrix with all members of the team. `interleaved_head_dim` > 0: rows of each head of that many rows are

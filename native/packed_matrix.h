@@ -9,6 +9,7 @@ namespace typebar {
 inline constexpr int kTileRows = 8;
 inline constexpr int kGroup = 32;
 
+// By ascending bits.
 enum class WeightFormat : std::uint8_t { q4, q5, q6, q8, f16, bf16, f32 };
 
 inline constexpr bool is_quantized(WeightFormat format) { return format <= WeightFormat::q8; }

@@ -110,6 +110,15 @@ std::uint16_t quantize_symmetric(const Group& group, std::uint8_t* codes) {
   return best_scale;
 }
 
+auto group_quantizer(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::q4: return quantize_symmetric<8>;
+    case WeightFormat::q5: return quantize_symmetric<16>;
+    case WeightFormat::q6: return quantize_symmetric<32>;
+    default: return quantize_q8;
+  }
+}
+
 }  // namespace
 
 CodeLayout requantized_layout(WeightFormat format) {
@@ -123,10 +132,7 @@ CodeLayout requantized_layout(WeightFormat format) {
 }
 
 void quantize_row(WeightFormat format, const float* values, int cols, CodeRow row) {
-  const auto quantize_group = format == WeightFormat::q4   ? quantize_symmetric<8>
-                              : format == WeightFormat::q5 ? quantize_symmetric<16>
-                              : format == WeightFormat::q6 ? quantize_symmetric<32>
-                                                           : quantize_q8;
+  const auto quantize_group = group_quantizer(format);
   for (int g = 0; g < cols / kGroup; ++g) {
     row.scales[g] = quantize_group(load_group(values + g * kGroup), row.codes + g * kGroup);
   }

@@ -45,9 +45,9 @@ struct Kernels {
   void (*matmul)(const PackedMatrix& w, const Activations& x, int row_begin, int row_end, int tile_begin, int tile_end,
                  float* out, int out_stride);
 
-  // Bounds of the same products from the high nibbles of a symmetric q8 matrix alone, for all rows of x: the largest
-  // upper[r·stride + t − tile_begin] and lower… of the tile's outputs below `outputs`, −inf where there are none.
-  // `spread` is [group][row] of x, see screen_spread().
+  // Bounds of the same products from the high nibbles of a symmetric q6 or q8 matrix alone, for all rows of x: the
+  // largest upper[r·stride + t − tile_begin] and lower… of the tile's outputs below `outputs`, −inf where there are
+  // none. `spread` is [group][row] of x, see screen_spread().
   void (*screen)(const PackedMatrix& w, const Activations& x, const float* spread, int tile_begin, int tile_end,
                  int outputs, float* lower, float* upper, int stride);
 

@@ -27,7 +27,7 @@ class EngineConfig:
     step_ms: how long a step may take while somebody waits for a token.
     kv_memory: bytes for keys and values; None: four full contexts, or what is free. Taken as it is used.
     isa: instruction set of the kernels; "": the best that the processor has.
-    screened_head: read half of an 8-bit output layer where a draw needs no more of it; see docs/numerics.md.
+    screened_head: read four bits of an output layer of 6 or 8 where a draw needs no more of it; see docs/numerics.md.
     num_speculative_tokens: guesses that a step checks beside a token, 0 to 3, while few requests run; changes no token.
     """
 

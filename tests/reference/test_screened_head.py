@@ -19,9 +19,10 @@ STEP = 128  # tokens whose full logits, 152 000 each, are compared at a time: 78
 CONTEXT = 1024
 
 
-@pytest.fixture(scope="module")
-def model(coder_path: Path) -> LoadedModel:
-    model = load_model(coder_path, max_model_len=CONTEXT)
+@pytest.fixture(scope="module", params=["keep", "q4"])
+def model(coder_path: Path, request: pytest.FixtureRequest) -> LoadedModel:
+    """With the file's output layer of 8 bits, and one of 6."""
+    model = load_model(coder_path, max_model_len=CONTEXT, quantization=request.param)
     assert model.native.screens
     return model
 

@@ -45,8 +45,8 @@ def steps(threads: int, with_transformers: bool) -> list[Step]:
     made = [Step("transformers, float32", None, 1)] if with_transformers else []
     made += [
         Step("typebar, float32 weights", "f32", 1),
-        Step("INT8 weights", "q8", 1),
-        Step("INT4 weights (q4)", "q4", 1),
+        Step("8 bits at most (q8)", "q8", 1),
+        Step("4 bits (q4)", "q4", 1),
         Step("the file's own weights, unchanged", "keep", 1),
     ]
     counts = {threads, *(1 << bit for bit in range(threads.bit_length()))} - {1}  # 2, 4, 8 … and all

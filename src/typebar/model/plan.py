@@ -11,12 +11,13 @@ from math import prod
 from pathlib import Path
 from typing import Protocol
 
-from typebar.config import DEFAULT_MAX_MODEL_LEN
+from typebar.config import EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
 from typebar.memory import MIB, available_memory
 from typebar.model.checkpoint import open_checkpoint
 from typebar.model.spec import ModelSpec
 
+OTHER_MEMORY = 256 * MIB  # that a loaded model must find free: tokenizer, interpreter, buffers, padding of huge pages
 TILE_ROWS = 8  # rows are padded to whole tiles
 # Resident set of a process beside weights, keys and values, measured with vocabularies of 49 152 and 151 936 tokens:
 # interpreter and libraries, then the tokenizer and the buffers of logits.
@@ -59,7 +60,7 @@ LOSSLESS: dict[str, Layout] = {
     "U8_64": Layout("q8", 8, 64, has_min=True),
     "U8_128": Layout("q8", 8, 128, has_min=True),
 }
-# By `--quant`: what matrices become, and what the output layer does; those that have the format already stay.
+# By `--quant`: what matrices become, and what the output layer does; those of no more bits stay.
 REQUANTIZED: dict[str, tuple[Layout, Layout]] = {
     "q8": (Q8, Q8),
     "q6": (Q6, Q6),
@@ -141,7 +142,7 @@ class Plan:
     @property
     def kv_token_bytes(self) -> int:
         """f16 keys and values of a token."""
-        return 4 * self.spec.num_layers * self.spec.num_kv_heads * self.spec.head_dim
+        return kv_token_bytes(self.spec)
 
     def memory(self, context: int) -> int:
         """About the resident set of a process that holds one sequence of `context` tokens."""
@@ -152,27 +153,33 @@ class Plan:
 def open_plan(path: Path, quantization: str = "keep") -> Plan:
     """The plan of the model in a GGUF file, split or not, or in a Hugging Face folder. Raises ModelFileError."""
     checkpoint = open_checkpoint(path)
-    quantization = choose_quantization(checkpoint.spec, checkpoint.tensors, quantization)
+    quantization = choose_quantization(checkpoint.spec, checkpoint.tensors, EngineConfig(quantization=quantization))
     files = {tensor.path for tensor in checkpoint.tensors.values()}
     size = sum(file.stat().st_size for file in files)
     return Plan(checkpoint.spec, quantization, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
 
 
-def choose_quantization(spec: ModelSpec, tensors: Mapping[str, StoredTensor], wanted: str) -> str:
-    """What "auto" comes to here, any other quantization as it is.
+def choose_quantization(spec: ModelSpec, tensors: Mapping[str, StoredTensor], config: EngineConfig) -> str:
+    """What "auto" comes to here; any other quantization of `config` as it is.
 
-    Quantized weights are kept; float ones get the most bits with which a usual context fits the free memory.
+    Quantized weights are kept; float ones get the most bits with which the whole context fits the free memory.
     """
-    if wanted != "auto":
-        return wanted
+    if config.quantization != "auto":
+        return config.quantization
     if any(LOSSLESS[tensor.type].group for name, tensor in tensors.items() if name.startswith("layers.")):
         return "keep"
-    context, room = min(DEFAULT_MAX_MODEL_LEN, spec.context_length), available_memory()[0]
+    context = config.max_model_len or min(config.default_max_model_len, spec.context_length)
+    kv_bytes = config.kv_memory or blocks_for(context) * BLOCK_TOKENS * kv_token_bytes(spec)
+    room = available_memory()[0] - OTHER_MEMORY - kv_bytes
     for quantization in ("q8", "q6", "q5"):
-        plan = Plan(spec, quantization, tuple(plan_tensors(tensors, quantization)), 0)
-        if plan.memory(context) <= room:
+        if sum(tensor.bytes for tensor in plan_tensors(tensors, quantization)) <= room:
             return quantization
     return "q4"
+
+
+def kv_token_bytes(spec: ModelSpec) -> int:
+    """f16 keys and values of a token."""
+    return 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
 
 
 def plan_tensors(tensors: Mapping[str, StoredTensor], quantization: str) -> list[PlannedTensor]:
@@ -203,4 +210,4 @@ def _held(type: str, quantization: str, is_head: bool) -> Layout:
     if quantization == "keep":
         return lossless
     wanted = REQUANTIZED[quantization][is_head]
-    return lossless if lossless.format == wanted.format else wanted
+    return wanted if wanted == F32 or lossless.bits > wanted.bits else lossless
