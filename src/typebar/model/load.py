@@ -16,7 +16,7 @@ from typebar.engine.grammar import Grammars
 from typebar.errors import ModelFileError, ParameterError, TypebarError
 from typebar.memory import MIB, available_memory
 from typebar.model.checkpoint import open_checkpoint
-from typebar.model.plan import choose_quantization, plan_tensors
+from typebar.model.plan import OTHER_MEMORY, choose_quantization, kv_token_bytes, plan_tensors
 from typebar.model.rope import inverse_frequencies
 from typebar.model.spec import ModelSpec
 from typebar.model.tensor import FileTensor, MadeTensor, Tensor
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 DEFAULT_CONTEXTS = 4  # full contexts that the KV cache holds by default
 LEAST_CONTEXT = 256  # tokens; a default context is not made smaller than this to fit the memory
 MAX_KV_BLOCKS = 1 << 24  # the native core's limit
-OTHER_MEMORY = 256 * MIB  # tokenizer, interpreter, buffers of a step, padding of huge pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def load_model(
     config = replace(config or EngineConfig(), **settings)
     checkpoint = open_checkpoint(path)
     path, spec, tensors = checkpoint.path, checkpoint.spec, checkpoint.tensors
-    config = replace(config, quantization=choose_quantization(spec, tensors, config.quantization))
+    config = replace(config, quantization=choose_quantization(spec, tensors, config))
     weight_bytes = sum(tensor.bytes for tensor in plan_tensors(tensors, config.quantization))
     max_model_len, kv_blocks = _kv_size(spec, config, weight_bytes)
     with _native_errors(path):
@@ -195,7 +194,7 @@ def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[
         limit = f"at most {spec.context_length}, the context of the model"
         raise ParameterError("max_model_len", limit, config.max_model_len)
     max_model_len = config.max_model_len or min(config.default_max_model_len, spec.context_length)
-    block_bytes = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim * BLOCK_TOKENS  # f16 keys and values
+    block_bytes = kv_token_bytes(spec) * BLOCK_TOKENS
     if config.kv_memory is not None:
         budget, source = config.kv_memory, "kv_memory"
         wanted = budget // block_bytes
