@@ -114,6 +114,14 @@ def test_weights_of_four_bits_are_compared_with_one_command(
     assert "slower beside a busy process" in done.stdout
 
 
+def test_what_auto_came_to_is_shown(tiny_path: Path) -> None:
+    task = Task.of(tiny_path, 1, metrics.choose(["ttft_ms_32"]), "auto")
+    report = compare(task, [], {}, 1, lambda doing, share: None)
+    ours = report["engines"]["typebar"]
+    assert report["quantization"] in ("keep", "q8")
+    assert f"quantization={report['quantization']}" in ours["flags"] and "auto" not in ours["format"]
+
+
 def test_server_under_measurement_has_the_weights_that_are_compared(tiny_path: Path) -> None:
     assert engines.TYPEBAR.server
     port = free_port()

@@ -63,6 +63,15 @@ def test_another_model_as_reference(tiny_path, text, tmp_path):
     assert row["quantization"] == "q8" and row["text"]["mean_kl"] > 0.1
 
 
+def test_what_auto_came_to_is_shown(tiny_path, text, tmp_path):
+    report = tmp_path / "report.json"
+    result = typebar("eval", tiny_path, "--quant", "auto", "--text", text, "--json", report)
+    assert result.returncode == 0, result.stderr
+    _, row = json.loads(report.read_text())["rows"]
+    assert row["quantization"] in ("keep", "q8")
+    assert f"tiny.gguf@{row['quantization']} " in result.stdout and "@auto" not in result.stdout
+
+
 def test_tasks_without_texts(tiny_path, tmp_path):
     chart = tmp_path / "chart.png"
     result = typebar("eval", tiny_path, "--text", "none", "--tasks", "zh-qa", "--limit", 1, "--plot", chart)

@@ -219,7 +219,7 @@ def _report(task: Task, facts: Json, found: dict[str, Rounds], missing: dict[str
     return {
         "machine": facts,
         "model": {"file": task.gguf.name, "weight_bytes": task.weight_bytes, "macs_a_token": task.macs},
-        "quantization": task.quantization,
+        "quantization": engines[TYPEBAR.name]["quantization"],
         "rounds": rounds,
         "engines": engines,
         "ratios": ratios,

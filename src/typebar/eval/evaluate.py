@@ -138,7 +138,7 @@ def _facts(variant: Variant, loaded: LoadedModel) -> Json:
     return {
         "model": variant.name,
         "file": variant.path.name,
-        "quantization": variant.quantization,
+        "quantization": loaded.config.quantization,  # what "auto" came to
         "bits_per_weight": round(8 * memory["weights"] / weights, 3),
         "weight_bytes": memory["weights"],
         "token_bytes": memory["token_read"],

@@ -18,11 +18,10 @@ from typebar.model.load import load_model
 
 class Typebar:
     def __init__(self, job: dict[str, Any]) -> None:
-        self._quantization = job.get("quantization", "keep")
         config = EngineConfig(
             max_model_len=job["context"],
             threads=job["threads"],
-            quantization=self._quantization,
+            quantization=job.get("quantization", "keep"),
             max_num_seqs=8,
             screened_head=job.get("screened_head", True),
             num_speculative_tokens=job.get("num_speculative_tokens", 0),
@@ -33,11 +32,13 @@ class Typebar:
 
     def about(self) -> dict[str, Any]:
         native = self._model.native
-        weights = "as in the file" if self._quantization == "keep" else self._quantization
+        quantization = self._model.config.quantization  # what "auto" came to
+        weights = "as in the file" if quantization == "keep" else quantization
         return {
             "version": version("typebar"),
             "format": f"GGUF, weights {weights}",
-            "flags": f"threads={native.threads} isa={native.isa} quantization={self._quantization}",
+            "flags": f"threads={native.threads} isa={native.isa} quantization={quantization}",
+            "quantization": quantization,
             "token_bytes": native.memory()["token_read"],
         }
 
