@@ -32,6 +32,7 @@ from typebar.bench.quality import typebar_logits
 from typebar.errors import ModelFileError
 from typebar.model import awq, gptq
 from typebar.model.checkpoint import open_checkpoint
+from typebar.model.choose import texts
 from typebar.model.compressed_tensors import compressed_layer
 from typebar.model.load import load_model
 from typebar.model.packed_words import unpack_columns, unpack_rows
@@ -177,6 +178,7 @@ def test_old_folder_of_gptq_says_it_in_a_file_of_its_own(tmp_path: Path) -> None
     edit_json(tmp_path / "config.json", quantization_config=None)
     with pytest.raises(ModelFileError, match=r"tensor 'model\.layers\.0\.\S+' is unknown"):
         open_checkpoint(tmp_path)
+    assert "quantize_config.json" in texts(["config.json", "quantize_config.json"])  # is fetched too
     old = {"bits": 4, "group_size": 32, "damp_percent": 0.01, "desc_act": True, "sym": True, "true_sequential": True}
     (tmp_path / "quantize_config.json").write_text(json.dumps(old))
     np.testing.assert_array_equal(typebar_logits(tmp_path, TOKENS), expected)
@@ -190,6 +192,25 @@ def test_fixed_scales_of_inputs_are_left_alone(tmp_path: Path) -> None:
     config = compressed_config(8, -1, "int-quantized")
     config["config_groups"]["group_0"]["input_activations"] |= {"dynamic": False, "strategy": "tensor"}
     check(tmp_path, config, parts, symmetric=True)
+
+
+def test_one_scale_for_a_whole_layer(tmp_path: Path) -> None:
+    def parts(module: str, weights: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        scale = np.float32(np.abs(weights).max() / 127).astype(np.float16)
+        codes = np.rint(weights / np.float32(scale)).astype(np.int8)
+        return {"weight": codes, "weight_scale": np.full(1, scale)}, codes * np.float32(scale)
+
+    config = compressed_config(8, -1, "int-quantized")
+    config["config_groups"]["group_0"]["weights"]["strategy"] = "tensor"
+    check(tmp_path, config, parts, symmetric=True)
+
+
+def test_groups_larger_than_a_row_are_the_row(tmp_path: Path) -> None:
+    check(tmp_path / "a", gptq_config(4, 256), gptq_writer(4, -1, True, 1, False), symmetric=True,
+          intermediate_size=128)  # fmt: skip
+    config = compressed_config(4, 256, "pack-quantized")
+    check(tmp_path / "b", config, compressed_writer(4, -1, "pack-quantized", True), symmetric=True,
+          intermediate_size=128)  # fmt: skip
 
 
 def test_biases_of_zeros_beside_every_layer(tmp_path: Path) -> None:

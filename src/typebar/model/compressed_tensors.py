@@ -36,7 +36,7 @@ def compressed_layer(
         _check_shape(parts, shape)
     else:
         codes, bits = parts.take("weight", ("I8",), shape), 8
-    sizes = {size or cols for size in quantization.group_sizes}
+    sizes = quantization.groups(cols)
     one_number = ((1,), ()) if cols in sizes else ()
     scales = parts.take("weight_scale", FLOAT_TYPES, *((rows, cols // size) for size in sorted(sizes)), *one_number)
     groups = scales.shape[1] if len(scales.shape) == 2 else 1

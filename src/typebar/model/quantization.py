@@ -31,10 +31,14 @@ class Quantization:
     zeros_less_one: bool = False
     sorts_inputs: bool = False
 
+    def groups(self, cols: int) -> set[int]:
+        """What the inputs of a group may be of a layer of `cols` inputs."""
+        return {min(size or cols, cols) for size in self.group_sizes}
+
     def group(self, cols: int) -> int:
-        """Inputs of a group where all layers have groups of one size."""
-        [size] = self.group_sizes
-        return size or cols
+        """The same where all layers have groups of one size."""
+        [size] = self.groups(cols)
+        return size
 
 
 def read_quantization(config: Mapping[str, Any], path: Path, beside: Mapping[str, Any] | None) -> Quantization | None:
@@ -60,8 +64,8 @@ def _awq(keys: Keys) -> Quantization:
     layout = keys.values.get("version") or keys.values.get("format") or keys.values.get("checkpoint_format") or "gemm"
     if str(layout).lower() != "gemm":
         raise keys.error(f"the AWQ weights are in the layout {shown(layout)}, typebar runs gemm: {REMEDY}")
-    if keys.values.get("zero_point", True) is not True:
-        raise keys.error(f"the AWQ weights have no zero points ({keys.of}zero_point is not true): {REMEDY}")
+    if keys.values.get("zero_point") not in (True, None):
+        raise keys.error(f"the AWQ weights have no zero points ({keys.of}zero_point is false): {REMEDY}")
     return Quantization("awq", _bits(keys, ("bits", "w_bit"), (4,)), _group_size(keys, ("group_size", "q_group_size")))
 
 
