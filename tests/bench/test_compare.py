@@ -196,6 +196,16 @@ def test_unknown_names_are_refused() -> None:
         assert done.returncode == 2 and arguments[1] in done.stderr
 
 
+@pytest.mark.parametrize("command", ["compare", "ladder"])
+def test_folder_of_safetensors_is_refused_before_anything_is_made(command: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    words = [sys.executable, "-m", "typebar", "bench", command, "-m", str(tmp_path)]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"needs a GGUF file: {tmp_path} is a folder of safetensors" in done.stderr
+
+
 def test_work_of_others_is_noticed() -> None:
     """A process that this one has not waited for counts as somebody else's."""
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -61,7 +61,6 @@ def compare(
     from typebar.bench.compare import Task
     from typebar.bench.compare import compare as measure
     from typebar.config import EngineConfig
-    from typebar.model.download import resolve_model
 
     _check_targets(json_file, plot)
     EngineConfig(quantization=quant)  # refuses an unknown one before anything is made
@@ -69,10 +68,11 @@ def compare(
     console = Console()
     names = _words(peers)
     engines.choose(names)  # refuses unknown ones
+    file = _gguf(model)
     with tables.progress_bar(console, "compare") as progress:
         failed = engines.install_missing(names, lambda doing: progress(doing, 0.0)) if install else {}
         found, missing = engines.choose(names)
-        task = Task.of(resolve_model(model).path, threads or _usual_threads(), wanted, quant)
+        task = Task.of(file, threads or _usual_threads(), wanted, quant)
         keep = partial(tables.save, json_file) if json_file else lambda report: None
         report = measure(task, found, missing | failed, rounds, progress, keep)
     tables.print_comparison(console, report)
@@ -134,14 +134,13 @@ def ladder(
 
     from typebar.bench import engines, tables
     from typebar.bench.ladder import climb
-    from typebar.model.download import resolve_model
 
     _check_targets(json_file, plot)
+    path = _gguf(model)
     console = Console()
     _, missing = engines.choose(["transformers"])
     if missing:
         console.print("transformers is not installed: its step, and quality, are left out", highlight=False)
-    path = resolve_model(model).path
     with tables.progress_bar(console, "ladder") as progress:
         report = climb(path, threads or _usual_threads(), not missing, quality and not missing, progress)
     tables.print_ladder(console, report)
@@ -159,6 +158,16 @@ def report(
     tables.check_writable(output)
     page.write(runs, output)
     print(output)
+
+
+def _gguf(model: str | None) -> Path:
+    """The file of a model. TypebarError for one in safetensors, which other engines are not given."""
+    from typebar.model.download import resolve_model
+
+    path = resolve_model(model).path
+    if path.is_dir():
+        raise TypebarError(f"this needs a GGUF file: {path} is a folder of safetensors, write it as one first")
+    return path
 
 
 def _check_targets(json_file: Path | None, plot: Path | None) -> None:
