@@ -13,7 +13,7 @@ from typebar.memory import MIB
 from typebar.model.block_types import BY_NAME
 from typebar.model.gguf import GGUFFile
 from typebar.model.load import load_model
-from typebar.model.plan import IN_FILE, Plan, open_plan
+from typebar.model.plan import IN_FILE, OTHER_MEMORY, Plan, open_plan
 
 PARTS = ["q", "k", "v", "o", "gate", "up", "down"]
 
@@ -83,3 +83,24 @@ def test_a_folder_is_held_as_planned(tmp_path: Path, quantization: str) -> None:
     plan = expect_as_loaded(tmp_path, quantization)
     assert plan.file_bytes == sum(path.stat().st_size for path in shards)
     assert {tensor.type for tensor in plan.matrices} == {"BF16"}
+
+
+@pytest.mark.parametrize("bits", ["q8", "q6", "q5", "q4"])
+@pytest.mark.parametrize("spare", [0, 9000])
+def test_auto_takes_the_most_bits_that_the_loader_admits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: str, spare: int
+) -> None:
+    model = write_tiny_gguf(tmp_path / "m.gguf", types="F16")
+    plan = open_plan(model.path, bits)
+    context = plan.spec.context_length
+    room = plan.held_bytes + OTHER_MEMORY + context * plan.kv_token_bytes + spare
+    for module in ("plan", "load"):
+        monkeypatch.setattr(f"typebar.model.{module}.available_memory", lambda: (room, "the test"))
+    loaded = load_model(model.path, quantization="auto", max_num_seqs=1, max_step_tokens=32)
+    assert loaded.config.quantization == bits
+    assert loaded.max_model_len == context
+
+
+def test_auto_keeps_what_is_quantized(tmp_path: Path) -> None:
+    model = write_tiny_gguf(tmp_path / "m.gguf", types="Q4_0")
+    assert open_plan(model.path, "auto").quantization == "keep"
