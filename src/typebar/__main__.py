@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "typebar.cli.inspect",
     "eval": "typebar.cli.eval",
     "compare": "typebar.cli.compare",
+    "quantize": "typebar.cli.quantize",
     "bench": "typebar.cli.bench",
     "doctor": "typebar.cli.doctor",
 }

@@ -83,6 +83,10 @@ class TokenizerFiles:
             )
         return used
 
+    def pre_tokenizer(self) -> PreTokenizer:
+        """How text is cut before BPE. ModelFileError for a way that typebar does not know."""
+        return _pre_tokenizer(self.path, self.tokenizer)
+
     def build(self, vocab_size: int | None = None) -> Tokenizer:
         """The tokenizer, of `vocab_size` ids where the model has more than tokens.
 

@@ -1,0 +1,42 @@
+"""`typebar quantize`: a model with fewer bits a weight, as a file of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from typebar.cli.stages import stage
+
+
+def quantize(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="As for `typebar run --model`.", show_default=False)],
+    to: Annotated[Path, typer.Argument(metavar="DST", help="The GGUF file to write, NAME.gguf.", show_default=False)],
+    bits: Annotated[int, typer.Option(help="Of a weight: 4, 5 or 8. The output layer gets 8.")] = 4,
+    group: Annotated[
+        int | None, typer.Option(help="Weights that share a scale: 32 in GGUF.", show_default=False)
+    ] = None,
+    asymmetric: Annotated[
+        bool, typer.Option("--asymmetric", help="An offset for each group too, half a bit a weight more.")
+    ] = False,
+    method: Annotated[
+        str, typer.Option(help="rtn: each weight to the nearest code; awq: inputs that matter more finely.")
+    ] = "rtn",
+    calibration: Annotated[
+        str, typer.Option(help="For awq, a text file; builtin: typebar's own, Chinese, English and code.")
+    ] = "builtin",
+) -> None:
+    """Write a model with fewer bits a weight, in types that llama.cpp reads too.
+
+    Nothing is there until the file is whole. `typebar eval` tells what it costs.
+    """
+    from typebar.model.cache import megabytes
+    from typebar.model.download import resolve_model
+    from typebar.quantize.quantize import Request
+    from typebar.quantize.quantize import quantize as write
+
+    request = Request(to, bits, group, symmetric=not asymmetric, method=method, calibration=calibration)
+    request.check()
+    size = write(resolve_model(source).path, request, stage)
+    print(f"{to}: {megabytes(size)}")

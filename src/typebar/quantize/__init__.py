@@ -1,0 +1,1 @@
+"""Models written anew with fewer bits a weight."""

@@ -1,0 +1,94 @@
+"""A model written anew with fewer bits a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from typebar.errors import ModelFileError, ParameterError
+from typebar.eval.texts import BUILTIN, Text
+from typebar.model.checkpoint import Checkpoint, open_checkpoint
+from typebar.model.names import PLAIN_TYPES
+from typebar.quantize.block_codes import GROUP, ROUNDINGS
+from typebar.quantize.calibration_text import calibration_windows, read_calibration
+from typebar.quantize.gguf_model import plan_gguf
+from typebar.quantize.gguf_writer import file_nbytes, write_gguf
+from typebar.quantize.output import check_new, check_space, made_whole
+from typebar.quantize.rounding import Zero
+from typebar.quantize.scaling import Calibration, Grid, calibrate
+from typebar.quantize.weights import Weights
+
+# A named stage of so many units; the context is a function that is told of those done.
+Stage = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+METHODS = ("rtn", "awq")
+BITS = (4, 5, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is written where. `symmetric`: zero is the code in the middle, else each group has an offset of its own."""
+
+    to: Path
+    bits: int = 4
+    group: int | None = None
+    symmetric: bool = True
+    method: str = "rtn"
+    calibration: str = BUILTIN
+
+    @property
+    def type_name(self) -> str:
+        """The type of the matrices of a GGUF file."""
+        zero = Zero.CENTRE if self.symmetric else Zero.ANYWHERE
+        return next(name for name, kind in ROUNDINGS.items() if (kind.bits, kind.zero) == (self.bits, zero))
+
+    def check(self) -> None:
+        """Before anything is read. ParameterError names what is out of range, TypebarError a path at fault."""
+        if self.method not in METHODS:
+            raise ParameterError("--method", " or ".join(METHODS), self.method)
+        if self.bits not in BITS:
+            raise ParameterError("--bits", "4, 5 or 8", self.bits)
+        if self.to.suffix != ".gguf":
+            raise ParameterError("DST", "the name of a file that ends in .gguf", str(self.to))
+        if self.group not in (None, GROUP):
+            raise ParameterError("--group", f"{GROUP}, the only size that GGUF has", self.group)
+        if self.bits == 8 and not self.symmetric:
+            raise ParameterError("--asymmetric", "left away with --bits 8: GGUF has no such type", True)
+        if self.method == "rtn" and self.calibration != BUILTIN:
+            raise ParameterError("--calibration", "left away with --method rtn, which needs no text", self.calibration)
+        self.texts()
+        check_new(self.to)
+
+    def texts(self) -> list[Text]:
+        """What the method is calibrated on."""
+        return read_calibration(self.calibration) if self.method == "awq" else []
+
+
+def quantize(source: Path, request: Request, stage: Stage) -> int:
+    """Write the model at `source`, a GGUF file or a Hugging Face folder; returns the bytes written.
+
+    Raises ModelFileError for a model that cannot be read, TypebarError where there is no room for it.
+    """
+    request.check()
+    texts = request.texts()
+    checkpoint = open_checkpoint(source)
+    if checkpoint.path.is_dir() and any(tensor.type not in PLAIN_TYPES for tensor in checkpoint.tensors.values()):
+        raise ModelFileError(f"{checkpoint.path}: quantized already: give the folder with its float weights")
+    entries, tensors = plan_gguf(checkpoint, Weights(checkpoint), request.type_name, {})
+    size = file_nbytes(entries, tensors)
+    check_space(request.to, size)
+    if texts:
+        found = _calibrated(checkpoint, request, texts, stage)
+        entries, tensors = plan_gguf(checkpoint, Weights(checkpoint, found.scales), request.type_name, found.importance)
+    with made_whole(request.to) as part, stage(f"writing {request.to.name}", len(tensors)) as done:
+        write_gguf(part, entries, tensors, lambda _: done(1))
+    return size
+
+
+def _calibrated(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> Calibration:
+    windows = calibration_windows(texts, checkpoint.build_tokenizer())
+    rounding = ROUNDINGS[request.type_name]
+    grid = Grid(rounding.bits, GROUP, rounding.zero)
+    return calibrate(checkpoint.spec, Weights(checkpoint), windows, grid, stage)

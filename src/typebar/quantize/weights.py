@@ -1,0 +1,51 @@
+"""The weights of a checkpoint as numbers, by canonical name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from typebar.errors import ModelFileError
+from typebar.model.block_types import BY_NAME, Floats, dequantize
+from typebar.model.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What each row and each column of a matrix is multiplied by; a vector has rows only. None: by 1."""
+
+    rows: Floats | None = None
+    cols: Floats | None = None
+
+    def apply(self, values: Floats) -> Floats:
+        if self.cols is not None:
+            values = values * self.cols
+        if self.rows is not None:
+            values = values * (self.rows if values.ndim == 1 else self.rows[:, None])
+        return values
+
+
+class Weights:
+    """Reads a tensor at a time, those named in `scales` scaled."""
+
+    def __init__(self, checkpoint: Checkpoint, scales: Mapping[str, Scales] | None = None) -> None:
+        self._tensors = checkpoint.tensors
+        self._scales = scales or {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def scaled(self, name: str) -> bool:
+        return name in self._scales
+
+    def read(self, name: str) -> Floats:
+        """float32, in the shape and row order of the file. Raises ModelFileError."""
+        tensor = self._tensors[name]
+        if tensor.type not in BY_NAME:
+            raise ModelFileError(
+                f"{tensor.path}: {tensor.name!r} is quantized in a way that is not rounded again: "
+                "give the model with bfloat16 weights"
+            )
+        values = dequantize(tensor.read(), tensor.type, tensor.shape)
+        scales = self._scales.get(name)
+        return scales.apply(values) if scales else values
