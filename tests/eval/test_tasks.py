@@ -38,9 +38,32 @@ def test_what_a_model_adds_below_its_function_does_not_count() -> None:
         "import math\nLIMIT: int = 3\n\ndef half(n):\n    return n / 2\n\n# Test cases\nassert half(4) == 3\n"
         "print(half(1))\nif __name__ == '__main__':\n    half('x')\nprint(half("
     )
-    assert definitions(code) == "import math\nLIMIT: int = 3\n\ndef half(n):\n    return n / 2"
-    assert definitions("def whole(n):\n    return n\n\ndef cut(n):\n    return (n +") == "def whole(n):\n    return n"
-    assert definitions("Sure! Here it is: 你好") == "" and definitions("\0") == "" and definitions("(" * 10**4) == ""
+    assert definitions(code) == ("", "import math\nLIMIT: int = 3\ndef half(n):\n    return n / 2")
+    cut = "def whole(n):\n    return n\n\ndef cut(n):\n    return (n +"
+    assert definitions(cut) == ("", "def whole(n):\n    return n")
+    for nothing in ("Sure! Here it is: 你好", "\0", "(" * 10**4, "for n in (1, 2):\n    print(n)"):
+        assert definitions(nothing) == ("", "")
+
+
+NEXT = CodeProblem("next", 'def f(n):\n    """n + 1"""\n', "def check(f): assert f(1) == 2", "f")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from __future__ import annotations\ndef f(n: Unknown): return n + 1",
+        "try:\n    import no_such as one\nexcept ImportError:\n    one = 1\ndef f(n): return n + one",
+        "import functools\n@functools.lru_cache(\n    maxsize=2)\ndef f(n): return n + 1",
+        "table = []\nfor i in range(3):\n    table.append(i + 1)\ndef f(n): return table[n]",
+        "import sys\nif sys.version_info > (3,):\n    one = 1\ndef f(n): return n + one",
+        "M = [1]\r\nM += [2]\r\ndef f(n): return M[n]",
+        "é = '你'; one = 1; f(None)\ndef f(n): return n + one\nfor n in [1]:\n    assert f(n) == 5",
+        "def f(n): return n + 1\nx = " + "1+" * 380 + "1",
+        "def f(n): return n + 1\nx = 0x" + "f" * 4000,
+    ],
+)
+def test_programs_that_are_right(code: str) -> None:
+    assert NEXT.accepts(code)
 
 
 def test_humaneval_accepts_its_own_solutions() -> None:
