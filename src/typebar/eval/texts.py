@@ -11,7 +11,8 @@ from typebar.errors import TypebarError
 from typebar.text.tokenizer import Tokenizer
 
 BUILTIN, NONE = "builtin", "none"
-WINDOW = 512  # tokens, each window from position 0
+WINDOW = 512  # tokens at most, each window from position 0
+MOST_BYTES = 64 << 20  # of a file
 _BUILTIN_NAMES = ("zh", "en", "code")
 
 
@@ -24,23 +25,47 @@ class Text:
 
 
 def read_texts(sources: Sequence[str]) -> list[Text]:
-    """The texts of files; "builtin" stands for typebar's own, "none" for nothing. TypebarError names a bad file."""
+    """The texts of files; "builtin" stands for typebar's own, "none" for nothing. TypebarError names a bad file.
+
+    A file called as one of typebar's own texts goes by ./NAME.
+    """
     texts = []
     for source in dict.fromkeys(sources):
         if source == BUILTIN:
             texts += [Text(name, _builtin(name)) for name in _BUILTIN_NAMES]
         elif source != NONE:
-            texts.append(Text(source, _read(Path(source))))
+            name = f"./{source}" if source in _BUILTIN_NAMES else source
+            texts.append(Text(name, _read(Path(source))))
     return texts
 
 
-def windows(text: Text, tokenizer: Tokenizer, limit: int) -> list[list[int]]:
-    """The first `limit` tokens, in windows of up to WINDOW tokens that each begin as the model's own texts do."""
+def windows(text: Text, tokenizer: Tokenizer, limit: int, size: int = WINDOW) -> list[list[int]]:
+    """The first `limit` tokens, in windows of up to `size` tokens that each begin as the model's own texts do.
+
+    TypebarError for a text too short to predict anything of.
+    """
     tokens = tokenizer.encode(text.content)[:limit]
     begin = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    size = WINDOW - len(begin)
-    cut = [begin + tokens[start : start + size] for start in range(0, len(tokens), size)]
-    return [window for window in cut if len(window) > 1]
+    step = size - len(begin)
+    cut = [begin + tokens[start : start + step] for start in range(0, len(tokens), step)]
+    found = [window for window in cut if len(window) > 1]
+    if not found:
+        raise TypebarError(f"{text.name} has {len(tokens)} tokens, but needs at least two: give a longer text")
+    return found
+
+
+def read_utf8(path: Path) -> str:
+    """The text of a file, without a byte order mark. TypebarError where it cannot be read, or takes above 64 MiB."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise TypebarError(f"{path} is longer than {MOST_BYTES >> 20} MiB: give its beginning")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TypebarError(f"{path} is not UTF-8 text (byte {error.start}): convert it first") from error
+    except OSError as error:
+        raise TypebarError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _builtin(name: str) -> str:
@@ -48,12 +73,7 @@ def _builtin(name: str) -> str:
 
 
 def _read(path: Path) -> str:
-    try:
-        content = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise TypebarError(f"{path} is not UTF-8 text (byte {error.start}): convert it first") from error
-    except OSError as error:
-        raise TypebarError(f"{path} cannot be read: {error.strerror}") from error
+    content = read_utf8(path)
     if not content.strip():
         raise TypebarError(f"{path} is empty: give a text of some hundred words")
     return content
