@@ -72,6 +72,15 @@ def test_what_auto_came_to_is_shown(tiny_path, text, tmp_path):
     assert f"tiny.gguf@{row['quantization']} " in result.stdout and "@auto" not in result.stdout
 
 
+def test_context_shorter_than_a_window(text, tmp_path):
+    model = write_tiny_gguf(tmp_path / "short.gguf", context_length=32)
+    report = tmp_path / "report.json"
+    result = typebar("eval", f"{model.path}@q8", "--text", text, "--json", report)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(report.read_text())
+    assert found["window"] == 32 and found["rows"][1]["text"]["tokens"] > 100
+
+
 def test_tasks_without_texts(tiny_path, tmp_path):
     chart = tmp_path / "chart.png"
     result = typebar("eval", tiny_path, "--text", "none", "--tasks", "zh-qa", "--limit", 1, "--plot", chart)

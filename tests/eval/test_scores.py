@@ -1,5 +1,8 @@
 """Perplexity and divergence against figures that are computed in another way."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 from tiny_model import TinyModel, tiny_forward, write_tiny_gguf
 from typebar.errors import TypebarError
 from typebar.eval import kept as kept_module
-from typebar.eval.divergence import Measured, joined, log_softmax, measure, measure_reference
+from typebar.eval.divergence import Measured, joined, kl_divergence, log_softmax, measure, measure_reference
 from typebar.eval.kept import KeptLogProbs
 from typebar.eval.texts import WINDOW, Text, read_texts, windows
 from typebar.model.cache import cache_dir
@@ -127,3 +130,48 @@ def test_windows_of_a_model_that_begins_with_a_token(coder_path: Path) -> None:
 
 def test_no_text(tmp_path: Path) -> None:
     assert read_texts(["none"]) == []
+
+
+def test_text_of_one_token_is_refused(coder_path: Path) -> None:
+    from typebar.model.checkpoint import open_checkpoint
+
+    tokenizer = open_checkpoint(coder_path).build_tokenizer()
+    with pytest.raises(TypebarError, match="short has 1 tokens, but needs at least two"):
+        windows(Text("short", "a"), tokenizer, 4096)
+    assert [len(window) for window in windows(Text("x", "word " * 20), tokenizer, 4096, 8)] == [8, 8, 5]
+
+
+def test_file_with_the_name_of_a_builtin_text_is_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zh").write_text("\ufeffmine", encoding="utf-8")
+    texts = {text.name: text.content for text in read_texts(["builtin", "zh"])}
+    assert list(texts) == ["zh", "en", "code", "./zh"] and texts["./zh"] == "mine" != texts["zh"]
+
+
+def test_endless_file_is_refused() -> None:
+    with pytest.raises(TypebarError, match="/dev/zero is longer than 64 MiB"):
+        read_texts(["/dev/zero"])
+
+
+def test_full_disk_is_an_error_in_plain_words(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the end of the disk: the last write is cut short."""
+    program = (
+        "import resource, numpy as np\n"
+        "from typebar.eval.kept import KeptLogProbs\n"
+        "with KeptLogProbs(4, 1000) as kept:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
+        "    kept.append(np.zeros(1000))\n"
+        "    kept.append(np.zeros(1000))\n"
+    )
+    environment = os.environ | {"TYPEBAR_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert "TypebarError: the disk of" in done.stderr and "is full" in done.stderr
+
+
+def test_improbable_tokens_give_finite_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TYPEBAR_CACHE", str(tmp_path))
+    with KeptLogProbs(1, 2) as kept:
+        kept.append(log_softmax(np.array([1e6, 0.0])))
+        row, _ = kept.row(0)
+    assert kl_divergence(log_softmax(row), log_softmax(np.array([1e6, 0.0]))) == 0
+    assert np.isfinite(Measured([1e6]).scores().perplexity)

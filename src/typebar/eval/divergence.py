@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from typebar.engine.blocks import blocks_for
+from typebar.errors import TypebarError
 from typebar.eval.kept import KeptLogProbs
 from typebar.model.load import LoadedModel
 
+MOST_SURPRISE = 700.0  # nats: a perplexity above 1e304 would be no number
 STEP = 64  # tokens computed at a time: logits of 152 000 ids take 39 MB
 
 
@@ -39,7 +41,7 @@ class Measured:
     same_top: list[bool] = field(default_factory=list)
 
     def scores(self) -> Scores:
-        perplexity = float(np.exp(np.mean(self.surprise)))
+        perplexity = float(np.exp(min(float(np.mean(self.surprise)), MOST_SURPRISE)))
         if not self.kl:
             return Scores(len(self.surprise), perplexity)
         return Scores(
@@ -75,12 +77,15 @@ def kl_divergence(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> flo
 
 
 def next_logits(loaded: LoadedModel, window: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-    """Logits [usable_vocab] of what follows each token of a window but the last."""
+    """Logits [usable_vocab] of what follows each token of a window but the last. TypebarError for a NaN."""
     table = np.arange(blocks_for(len(window)), dtype=np.int32)[None]
     for start in range(0, len(window) - 1, STEP):
         new = np.array(window[start : min(start + STEP, len(window) - 1)], np.int32)
         lengths, starts = np.array([len(new)], np.int32), np.array([start], np.int32)
-        yield from loaded.native.logits(new, lengths, starts, table)[:, : loaded.usable_vocab]
+        logits = loaded.native.logits(new, lengths, starts, table)[:, : loaded.usable_vocab]
+        if not np.isfinite(logits).all():
+            raise TypebarError(f"{loaded.name} gives logits that are not finite numbers: its weights are damaged")
+        yield from logits
 
 
 def measure_reference(loaded: LoadedModel, window: Sequence[int], kept: KeptLogProbs) -> Measured:

@@ -45,6 +45,12 @@ class Evaluation:
         other = self.against or variant
         return replace(other, quantization=REFERENCE)
 
+    @property
+    def window(self) -> int:
+        """Tokens of a window: as many as all models can take."""
+        models = [*self.variants, *([self.against] if self.against else [])]
+        return min(model.context(WINDOW) for model in models)
+
 
 def evaluate(plan: Evaluation, stage: Stage) -> Json:
     """The report. One model is in memory at a time; the reference's predictions lie on disk meanwhile."""
@@ -56,7 +62,7 @@ def evaluate(plan: Evaluation, stage: Stage) -> Json:
             rows += [_row(plan, variant, {}, stage) for variant in variants]
     return {
         "typebar": __version__,
-        "window": WINDOW,
+        "window": plan.window,
         "texts": {text.name: len(text.content) for text in plan.texts},
         "tasks": {task.name: len(problems) for task, problems in plan.tasks},
         "rows": rows,
@@ -68,7 +74,7 @@ def _against(plan: Evaluation, reference: Variant, variants: list[Variant], stag
     checkpoint = reference.open()
     vocab, tokenizer = checkpoint.usable_vocab, checkpoint.build_tokenizer()
     del checkpoint
-    cut = {text.name: windows(text, tokenizer, plan.tokens) for text in plan.texts}
+    cut = {text.name: windows(text, tokenizer, plan.tokens, plan.window) for text in plan.texts}
     count = sum(len(window) - 1 for part in cut.values() for window in part)
     with KeptLogProbs(count, vocab) as kept:
         with stage(f"{reference.label}, the reference: texts", count) as advance:

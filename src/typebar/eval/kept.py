@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from types import TracebackType
@@ -14,6 +15,7 @@ from typebar.errors import TypebarError
 from typebar.model.cache import cache_dir, require_space, writable
 
 MOST_BYTES = 16 << 30
+LEAST = float(np.finfo(np.float16).min)  # log p below it is kept as this
 
 
 class KeptLogProbs:
@@ -37,9 +39,11 @@ class KeptLogProbs:
         self._tops: list[int] = []
 
     def append(self, log_p: NDArray[np.float64]) -> None:
-        """One more prediction."""
+        """One more prediction. TypebarError where the disk is full."""
+        data = log_p.clip(LEAST).astype(np.float16).tobytes()
         with writable(cache_dir() / "eval"):
-            self._file.write(log_p.astype(np.float16).tobytes())
+            if self._file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._tops.append(int(log_p.argmax()))
 
     def row(self, index: int) -> tuple[NDArray[np.float16], int]:

@@ -11,6 +11,7 @@ from typebar.engine.params import SamplingParams
 from typebar.errors import ParameterError
 from typebar.eval import fizzbuzz, humaneval, zh_qa
 from typebar.eval.problems import CODE_PARAMS, Problem, Task
+from typebar.eval.sandbox import end_running
 from typebar.llm import LLM
 
 AT_ONCE = 16  # problems answered in one batch
@@ -59,4 +60,5 @@ def run_task(llm: LLM, task: Task, problems: Sequence[Problem], advance: Callabl
     try:
         return list(pool.map(solve, problems))
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C closing the LLM ends those that wait for it
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_running()  # after Ctrl-C; closing the LLM ends those that wait for it
