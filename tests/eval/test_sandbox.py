@@ -3,10 +3,15 @@
 import os
 import time
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
+from typebar.engine.params import SamplingParams
+from typebar.eval.problems import Problem, Task
 from typebar.eval.sandbox import runs_to_its_end
+from typebar.eval.tasks import run_task
+from typebar.llm import LLM
 
 
 def test_a_program_that_comes_to_its_end() -> None:
@@ -64,6 +69,37 @@ def test_what_it_started_is_ended(tmp_path: Path) -> None:
     if note.exists():
         while _runs(int(note.read_text())):  # killed, but the system takes its time
             time.sleep(0.01)
+
+
+def test_an_interrupt_ends_the_programs_of_other_problems(tiny_path: Path, tmp_path: Path) -> None:
+    note = tmp_path / "runs"
+    sleeps = f"open({str(note)!r}, 'w').close()\nimport time\ntime.sleep(10**6)"
+    verdicts: Queue[bool] = Queue()
+
+    def interrupt(answer: str) -> bool:
+        while not note.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    def judge(answer: str) -> bool:
+        verdicts.put(runs_to_its_end(sleeps, seconds=10**5))
+        return False
+
+    ask = [{"role": "user", "content": "a"}]
+    problems = [Problem("first", ask, interrupt), Problem("second", ask, judge)]
+    task = Task("both", SamplingParams(temperature=0, max_tokens=1), lambda: problems)
+    with LLM(str(tiny_path)) as llm, pytest.raises(KeyboardInterrupt):
+        run_task(llm, task, problems, lambda done: None)
+    assert verdicts.get() is False
+
+
+def test_what_it_leaves_does_not_change_the_verdict(tmp_path: Path) -> None:
+    note = tmp_path / "where"
+    program = (
+        f"import os\nopen({str(note)!r}, 'w').write(os.getcwd())\nfor _ in range(3000):\n os.mkdir('d'); os.chdir('d')"
+    )
+    assert runs_to_its_end(program)
+    assert not Path(note.read_text()).exists()
 
 
 def _runs(pid: int) -> bool:
