@@ -4,6 +4,7 @@ import os
 import pytest
 from commands import typebar
 
+from typebar.cli.compare import _read_prompts
 from typebar.eval.answers import first_difference
 
 
@@ -29,6 +30,12 @@ def test_prompts_from_stdin(tiny_path):
     result = typebar("compare", tiny_path, tiny_path, "-", "--max-tokens", 8, stdin="hello\n")
     assert result.returncode == 0, result.stderr
     assert "the same answer" in result.stdout and "1 of 1 answers are the same" in result.stdout
+
+
+def test_prompts_are_lines_and_nothing_else(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_bytes("\ufeffone\u2028still one\x0cstill\r\n\n two \n".encode())
+    assert _read_prompts(str(path)) == ["one\u2028still one\x0cstill", "two"]
 
 
 def test_first_difference():

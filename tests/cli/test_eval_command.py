@@ -72,6 +72,15 @@ def test_what_auto_came_to_is_shown(tiny_path, text, tmp_path):
     assert f"tiny.gguf@{row['quantization']} " in result.stdout and "@auto" not in result.stdout
 
 
+def test_name_on_this_disk_may_end_in_a_quantization(text, tmp_path):
+    model = write_tiny_gguf(tmp_path / "m.gguf").path.rename(tmp_path / "m.gguf@q8")
+    (tmp_path / "m@q8").mkdir()
+    model.rename(tmp_path / "m@q8" / "m.gguf")
+    result = typebar("eval", tmp_path / "m@q8", "--text", text)
+    assert result.returncode == 0, result.stderr
+    assert "m@q8@keep " in result.stdout
+
+
 def test_context_shorter_than_a_window(text, tmp_path):
     model = write_tiny_gguf(tmp_path / "short.gguf", context_length=32)
     report = tmp_path / "report.json"
@@ -103,6 +112,7 @@ def test_tasks_without_texts(tiny_path, tmp_path):
         (["{tiny}", "--text", "none"], 1, "nothing to measure"),
         (["{tiny}", "--json", "/nowhere/report.json"], 1, "/nowhere/report.json cannot be written"),
         (["{tiny}", "--plot", "{folder}"], 1, "it is a folder"),
+        (["{tiny}", "--against", "{tiny}@q4"], 1, "so give --against {tiny}"),
         (["{tiny}", "--against", "{other}"], 1, "have different vocabularies (285 and 284 tokens)"),
     ],
 )
@@ -112,6 +122,7 @@ def test_errors_come_before_work(tiny_path, tmp_path, arguments, code, named):
         names["other"] = _smaller(names["other"])
         named = "have different vocabularies"
     result = typebar("eval", *(word.format(**names) for word in arguments))
+    named = named.format(tiny=tiny_path)
     assert result.returncode == code and named in result.stderr and "Traceback" not in result.stderr
     assert "texts" not in result.stderr and result.stdout == ""
 

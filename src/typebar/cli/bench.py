@@ -64,9 +64,9 @@ def compare(
 
     _check_targets(json_file, plot)
     EngineConfig(quantization=quant)  # refuses an unknown one before anything is made
-    wanted = metrics.choose(_words(only), busy)
+    wanted = metrics.choose(options.words(only), busy)
     console = Console()
-    names = _words(peers)
+    names = options.words(peers)
     engines.choose(names)  # refuses unknown ones
     file = _gguf(model)
     with tables.progress_bar(console, "compare") as progress:
@@ -188,10 +188,6 @@ def _keep(report: dict[str, Any], json_file: Path | None, plot: Path | None) -> 
     if plot:
         for path in plots.draw(report, plot):
             print(path)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _usual_threads() -> int:

@@ -38,22 +38,17 @@ def compare(
         with stage(variant.label, len(questions)) as advance:
             answers.append(answer_all(variant, questions, max_tokens, threads, advance))
     found = report(first, second, questions, (answers[0], answers[1]))
+    _print(first.label, second.label, found["prompts"])
     if json_file:
         save(json_file, found)
-    _print(first.label, second.label, found["prompts"])
 
 
 def _read_prompts(source: str) -> list[str]:
-    if source == "-":
-        content = options.read_stdin() or ""
-    else:
-        try:
-            content = Path(source).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise TypebarError(f"{source} is not UTF-8 text (byte {error.start})") from error
-        except OSError as error:
-            raise TypebarError(f"{source} cannot be read: {error.strerror}") from error
-    lines = [line.strip() for line in content.splitlines() if line.strip()]
+    from typebar.eval.texts import read_utf8
+
+    content = (options.read_stdin() or "") if source == "-" else read_utf8(Path(source))
+    # Not splitlines(), which also cuts at form feeds and at U+2028.
+    lines = [line.strip() for line in content.split("\n") if line.strip()]
     if not lines:
         raise TypebarError(f"{'stdin' if source == '-' else source} holds no prompt: write one in each line")
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from typebar.cli import options
 from typebar.cli.stages import stage
 from typebar.config import QUANTIZATIONS
 from typebar.errors import ParameterError, TypebarError
+
+if TYPE_CHECKING:
+    from typebar.eval.evaluate import Evaluation
 
 
 def eval(
@@ -42,43 +45,60 @@ def eval(
     humaneval and fizzbuzz run programs that the model wrote, with limits on time, memory and files but not on the
     network: do it where that is acceptable. docs/quality.md tells how the figures are made.
     """
-    from rich.console import Console
-
-    from typebar.bench import plots
-    from typebar.bench.tables import check_writable, save
-    from typebar.eval.evaluate import Evaluation, evaluate
+    from typebar.bench.tables import save
+    from typebar.eval.evaluate import evaluate
     from typebar.eval.plot import draw
-    from typebar.eval.table import print_report
-    from typebar.eval.tasks import choose_tasks
-    from typebar.eval.texts import BUILTIN, read_texts
-    from typebar.eval.variant import find_variants, require_chat, require_same_vocabulary
+
+    _check_targets(json_file, plot)
+    report = evaluate(_planned(models, options.words(quant), against, text, tokens, tasks, limit, threads), stage)
+    _print(report)
+    if json_file:
+        save(json_file, report)
+    if plot:
+        draw(report, plot)
+
+
+def _check_targets(json_file: Path | None, plot: Path | None) -> None:
+    """Before hours are spent on figures that then cannot be kept."""
+    from typebar.bench import plots
+    from typebar.bench.tables import check_writable
 
     for path in (json_file, plot):
         check_writable(path)
     if plot:
         plots.require()
-    problems = [(task, task.read()[:limit]) for task in choose_tasks(_words(tasks))]
+
+
+def _planned(
+    models: list[str], quantizations: list[str], against: str | None, text: list[str] | None, tokens: int, tasks: str,
+    limit: int | None, threads: int | None,
+) -> Evaluation:  # fmt: skip
+    """What is asked for. TypebarError or ParameterError where it cannot be measured."""
+    from typebar.eval.evaluate import Evaluation
+    from typebar.eval.tasks import choose_tasks
+    from typebar.eval.texts import BUILTIN, read_texts
+    from typebar.eval.variant import find_reference, find_variants, require_chat, require_same_vocabulary
+
+    problems = [(task, task.read()[:limit]) for task in choose_tasks(options.words(tasks))]
     texts = read_texts(text or [BUILTIN])
     if not texts and not problems:
         raise TypebarError("nothing to measure: give --tasks, or leave --text none away")
-    quantizations = _words(quant)
     if not quantizations:
-        raise ParameterError("--quant", "names by commas", quant)
+        raise ParameterError("--quant", "names by commas", ",")
     variants = [variant for model in models for variant in find_variants(model, quantizations)]
-    reference = find_variants(against)[0] if against else None
+    reference = find_reference(against) if against else None
     for variant in {variant.path: variant for variant in variants}.values():
         if reference and texts:
             require_same_vocabulary(variant, reference)
         if problems:
             require_chat(variant)
-    report = evaluate(Evaluation(variants, reference, texts, tokens, problems, threads), stage)
-    if json_file:
-        save(json_file, report)
-    if plot:
-        draw(report, plot)
+    return Evaluation(variants, reference, texts, tokens, problems, threads)
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from typebar.eval.table import print_report
+
     console = Console()
     print_report(console if console.is_terminal else Console(width=160), report)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

@@ -75,6 +75,11 @@ def read_stdin() -> str | None:
         return None
 
 
+def words(text: str) -> list[str]:
+    """What stands between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def write(text: str) -> None:
     """Text to stdout now, whatever the locale can express."""
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,10 @@ class Variant:
 
 
 def split_name(text: str) -> tuple[str, str | None]:
-    """A model and what stands after its last @, if that is a quantization."""
+    """A model and what stands after its last @, if that is a quantization and not the end of a name on this disk."""
     name, at, suffix = text.rpartition("@")
-    return (name, suffix) if at and suffix in QUANTIZATIONS else (text, None)
+    is_there = os.path.exists(text)  # noqa: PTH110 - Path.exists raises for a text too long to be a name
+    return (name, suffix) if at and suffix in QUANTIZATIONS and not is_there else (text, None)
 
 
 def find_variants(text: str, quantizations: Sequence[str] = ("keep",)) -> list[Variant]:
@@ -54,6 +56,14 @@ def find_variants(text: str, quantizations: Sequence[str] = ("keep",)) -> list[V
     found = resolve_model(name)
     context = open_checkpoint(found.path).spec.context_length
     return [Variant(found.name, found.path, quantization, context) for quantization in chosen]
+
+
+def find_reference(text: str) -> Variant:
+    """The model that others are compared with. TypebarError where a quantization is named: it is held in float32."""
+    name, quantization = split_name(text)
+    if quantization:
+        raise TypebarError(f"--against {text}: a reference is held in float32, so give --against {name}")
+    return find_variants(text)[0]
 
 
 def require_chat(variant: Variant) -> None:
