@@ -1,5 +1,8 @@
 """Reports as tables, and where they may be written."""
 
+import json
+import os
+import resource
 from io import StringIO
 from pathlib import Path
 
@@ -44,3 +47,30 @@ def test_folder_may_be_made_with_its_parents_but_not_in_a_file(tmp_path: Path) -
     for wrong in (tmp_path / "file", tmp_path / "file" / "b"):
         with pytest.raises(TypebarError, match="file is no folder"):
             tables.check_folder(wrong)
+
+
+def test_devices_pipes_and_links_stay_what_they_are(tmp_path: Path) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.json"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    for path in (pipe, link):
+        tables.check_writable(path)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    tables.save(pipe, {"a": 1})
+    assert json.loads(os.read(reader, 100)) == {"a": 1} and pipe.is_fifo()
+    os.close(reader)
+    tables.save(link, {"a": 2})
+    assert json.loads(target.read_text()) == {"a": 2} and link.is_symlink()
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypebarError, match="not finite"):
+        tables.save(tmp_path / "report.json", {"kl": float("nan")})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(TypebarError, match="File too large"):
+            tables.save(tmp_path / "report.json", {"long": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []

@@ -26,14 +26,25 @@ def save(path: Path, report: Json) -> None:
         write_json(path, report)
     except OSError as error:
         raise TypebarError(f"{path} cannot be written: {error.strerror}") from error
+    except ValueError as error:
+        raise TypebarError(f"{path} cannot be written: a figure is not finite") from error
 
 
 def check_writable(path: Path | None) -> None:
     """Before anything is measured: TypebarError where a report could not be written at the end."""
-    if path and path.is_dir():
+    if path is None:
+        return
+    if path.is_dir():
         raise TypebarError(f"{path} cannot be written: it is a folder, give the name of a file")
-    if path and not (path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)):
-        raise TypebarError(f"{path} cannot be written: make the folder {path.absolute().parent}, or write elsewhere")
+    if path.exists() and not path.is_file():  # a device or a pipe
+        if not os.access(path, os.W_OK):
+            raise TypebarError(f"{path} cannot be written: permission denied, write elsewhere")
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise TypebarError(f"{path} cannot be written: make the folder {folder}, or write elsewhere")
+    if not os.access(folder, os.W_OK):
+        raise TypebarError(f"{path} cannot be written: the folder {folder} is read-only, write elsewhere")
 
 
 def check_folder(path: Path) -> None:

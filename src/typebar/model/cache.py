@@ -148,10 +148,23 @@ def write_record(key: str, record: Record) -> None:
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Writes `data` to a temporary name and renames it."""
+    """Writes `data` to a temporary name and renames it; the target where `path` is a link.
+
+    What is no regular file, as a device or a pipe, is written to. ValueError for a number that is not finite.
+    """
+    text = json.dumps(data, indent=1, allow_nan=False)
+    if path.exists() and not path.is_file():
+        path.write_text(text)
+        return
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data, indent=1))
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def records() -> Iterator[tuple[str, Record | None]]:
