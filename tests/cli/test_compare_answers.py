@@ -32,6 +32,13 @@ def test_prompts_from_stdin(tiny_path):
     assert "the same answer" in result.stdout and "1 of 1 answers are the same" in result.stdout
 
 
+def test_prompt_longer_than_the_context_is_told_before_any_is_answered(tiny_path):
+    result = typebar("compare", tiny_path, tiny_path, "-", stdin="short\n" + "xyz" * 2000)
+    assert result.returncode == 1 and result.stdout == ""
+    assert "prompt 2 takes" in result.stderr and "a context of 2048: shorten it" in result.stderr
+    assert len(result.stderr) < 300, "no stage has begun"
+
+
 def test_prompts_are_lines_and_nothing_else(tmp_path):
     path = tmp_path / "prompts.txt"
     path.write_bytes("\ufeffone\u2028still one\x0cstill\r\n\n two \n".encode())

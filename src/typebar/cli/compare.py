@@ -25,7 +25,7 @@ def compare(
 ) -> None:
     """Show greedy answers next to each other: where they first differ, and how fast they came."""
     from typebar.bench.tables import check_writable, save
-    from typebar.eval.answers import answer_all, report
+    from typebar.eval.answers import answer_all, report, require_room
     from typebar.eval.variant import find_variants, require_chat
 
     check_writable(json_file)
@@ -33,6 +33,7 @@ def compare(
     first, second = (find_variants(model)[0] for model in (a, b))
     for variant in (first, second):
         require_chat(variant)
+        require_room(variant, questions)
     answers = []
     for variant in (first, second):
         with stage(variant.label, len(questions)) as advance:

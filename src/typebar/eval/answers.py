@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from typebar.engine.params import SamplingParams
+from typebar.errors import TypebarError
 from typebar.eval.variant import Variant
 from typebar.llm import LLM
+from typebar.text.chat import ChatTemplate
 
 Json = dict[str, Any]
 
@@ -23,6 +25,19 @@ class Answer:
     tokens: int
     decode_tps: float
     finish_reason: str | None
+
+
+def require_room(variant: Variant, prompts: Sequence[str]) -> None:
+    """TypebarError where a prompt leaves no room for an answer in the context, before any is answered."""
+    tokenizer = variant.open().build_tokenizer()
+    template = ChatTemplate(tokenizer.chat_template, tokenizer)
+    room = variant.context(CONTEXT)
+    for number, prompt in enumerate(prompts, 1):
+        count = len(template.encode([{"role": "user", "content": prompt}]))
+        if count >= room:
+            raise TypebarError(
+                f"prompt {number} takes {count} tokens, {variant.name} is compared with a context of {room}: shorten it"
+            )
 
 
 def answer_all(
