@@ -1,14 +1,15 @@
 """Tokenizers of Hugging Face folders, against those of GGUF files and against the tokenizers library."""
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
-from text_reference import hf_qwen2_tokenizer, library_bpe, random_texts
 
+from text_reference import hf_qwen2_tokenizer, library_bpe, random_texts
 from typebar.errors import ModelFileError
 from typebar.text.chat import ChatTemplate
 from typebar.text.tokenizer import Tokenizer
@@ -100,6 +101,7 @@ def test_merges_written_as_texts_and_as_pairs_are_the_same(coder: Tokenizer, fol
         ("{{ 1 }}", "{{ 1 }}"),
         ([{"name": "tool_use", "template": "{{ 2 }}"}, {"name": "default", "template": "{{ 1 }}"}], "{{ 1 }}"),
         ([{"name": "tool_use", "template": "{{ 2 }}"}], None),
+        ([{"name": ["default"], "template": "{{ 2 }}"}, "default"], None),
         (None, None),
     ],
 )
@@ -114,6 +116,35 @@ def test_template_that_is_no_text_is_named(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     edit(folder / "tokenizer_config.json", chat_template={"default": "x"})
     with pytest.raises(ModelFileError, match=r"tokenizer_config\.json: 'chat_template' is neither a text"):
+        TokenizerFiles.read(folder)
+
+
+def test_byte_order_mark_is_no_part_of_the_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes(b"\xef\xbb\xbf{{ 1 }}")
+    assert TokenizerFiles.read(folder).template == "{{ 1 }}"
+
+
+def test_start_token_by_a_text_is_refused(folder: Path) -> None:
+    edit(folder / "tokenizer_config.json", add_bos_token="false")
+    with pytest.raises(ModelFileError, match=r"config\.json: 'add_bos_token' is 'false', not true or false"):
+        build(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"])
+def test_pipes_and_devices_are_not_read(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ModelFileError, match=f"{name}: it is no regular file"):
+        TokenizerFiles.read(folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(ModelFileError, match=f"{name}: it is no regular file"):
+        TokenizerFiles.read(folder)
+
+
+def test_end_token_by_a_text_is_refused(folder: Path) -> None:
+    edit(folder / "generation_config.json", eos_token_id=["1"])
+    with pytest.raises(ModelFileError, match=r"config\.json: 'eos_token_id' is '1', not the id of a token"):
         TokenizerFiles.read(folder)
 
 
@@ -197,7 +228,10 @@ def test_ways_to_cut_text_that_are_not_known_are_named(small: dict[str, Any], tm
         build(tmp_path)
 
 
-@pytest.mark.parametrize("vocab", [{"a": 0, "b": 0}, {"a": -1}, {"a": 1 << 40}, {"a": "0"}, {}, {"\ud800": 0}, []])
+@pytest.mark.parametrize(
+    "vocab",
+    [{"a": 0, "b": 0}, {"a": -1}, {"a": 1 << 40}, {"a": "0"}, {"a": 0.0}, {"a": True}, {}, {"\ud800": 0}, []],
+)
 def test_damaged_vocabularies(small: dict[str, Any], tmp_path: Path, vocab: object) -> None:
     model = {**small["model"], "vocab": vocab, "merges": []}
     (tmp_path / "tokenizer.json").write_text(json.dumps({**small, "model": model}))
@@ -243,6 +277,13 @@ def test_characters_for_bytes_are_refused(small: dict[str, Any], tmp_path: Path)
     changed = {**small, "pre_tokenizer": None, "decoder": {"type": "ByteFallback"}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
     with pytest.raises(ModelFileError, match="holds a BPE tokenizer of characters; typebar runs byte-level BPE"):
+        build(tmp_path)
+
+
+def test_missing_entry_is_named(small: dict[str, Any], tmp_path: Path) -> None:
+    model = {name: value for name, value in small["model"].items() if name != "merges"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**small, "model": model}))
+    with pytest.raises(ModelFileError, match="the entry 'merges' is missing: download it again"):
         build(tmp_path)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ class TokenizerFiles:
         try:
             ids: dict[str, int] = {**self.tokenizer["model"]["vocab"]}
             ids.update((token["content"], token["id"]) for token in self.tokenizer.get("added_tokens") or [])
+            if wrong := [token for token, id in ids.items() if type(id) is not int]:
+                raise ValueError(f"the id of the token {wrong[0]!r} is no whole number")
             if not 0 <= min(ids.values()) <= max(ids.values()) < MAX_TOKENS:
                 raise ValueError(f"the token ids go from {min(ids.values())} to {max(ids.values())}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -99,7 +102,8 @@ class TokenizerFiles:
 
 
 def _unusable(path: Path, error: Exception) -> ModelFileError:
-    return ModelFileError(f"{path} is not a tokenizer that typebar can build: {error!r}")
+    problem = f"the entry {error} is missing" if isinstance(error, KeyError) else str(error)
+    return ModelFileError(f"{path} is not a tokenizer that typebar can build: {problem[:300]}: download it again")
 
 
 def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
@@ -121,6 +125,10 @@ def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
     special = {name: _token_id(files.config, name, ids) for name in ("bos", "eos", "unk", "pad")}
     end_ids = files.end_ids if special["eos"] is None else files.end_ids | {special["eos"]}
     add_bos = files.config.get("add_bos_token")
+    if not isinstance(add_bos, bool | None):
+        raise ModelFileError(
+            f"{files.path.with_name('tokenizer_config.json')}: 'add_bos_token' is {add_bos!r:.80}, not true or false"
+        )
     if add_bos is None:  # Llama 3 says it in the post-processor only
         bos = json.dumps(_text(files.config.get("bos_token")), ensure_ascii=False)
         add_bos = special["bos"] is not None and bos in json.dumps(
@@ -207,7 +215,11 @@ def _end_ids(folder: Path) -> frozenset[int]:
     ends: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         listed = _read_json(folder / name, optional=True).get("eos_token_id")
-        ends |= {id for id in (listed if isinstance(listed, list) else [listed]) if type(id) is int and id >= 0}
+        for id in listed if isinstance(listed, list) else [listed]:
+            if id is not None and type(id) is not int:
+                raise ModelFileError(f"{folder / name}: 'eos_token_id' is {id!r:.80}, not the id of a token")
+            if id is not None and id >= 0:
+                ends.add(id)
     return frozenset(ends)
 
 
@@ -217,8 +229,8 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
         return _read_text(path)
     template = config.get("chat_template")
     if isinstance(template, list):  # several named ones
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        entries = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = entries[-1].get("template") if entries else None
     if not isinstance(template, str | None):
         raise ModelFileError(
             f"{folder / 'tokenizer_config.json'}: 'chat_template' is neither a text nor a list of them"
@@ -239,9 +251,13 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def _read_text(path: Path) -> str:
+    """Without a byte order mark. Nothing but a regular file, as a pipe would wait and a device never end."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            raise ModelFileError(f"cannot read {path}: it is no regular file")
+        if status.st_size > MAX_FILE_BYTES:
             raise ModelFileError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB: damaged file")
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelFileError(f"cannot read {path}: {error}") from error
