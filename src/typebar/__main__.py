@@ -1,6 +1,7 @@
 """The `typebar` command. Only the module of the command that was asked for is imported."""
 
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -30,6 +31,7 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
     _open_missing_streams()
+    _print_what_can_be_encoded()
     arguments = sys.argv[1:]
     if arguments[:1] in (["--version"], ["-V"]):
         from typebar import __version__
@@ -48,6 +50,12 @@ def _open_missing_streams() -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _print_what_can_be_encoded() -> None:
+    """A question mark for another character, where the environment asks for an encoding such as Latin-1."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _run(arguments: list[str]) -> None:

@@ -1,8 +1,9 @@
 import json
+import os
 import re
 
 import pytest
-from commands import typebar
+from commands import start, typebar
 
 
 def test_table_of_the_real_model(coder_path, tmp_path):
@@ -51,3 +52,20 @@ def test_errors_name_the_thing(tiny_path, arguments, code, named):
     result = typebar("inspect", *(word.format(tiny=tiny_path) for word in arguments))
     assert result.returncode == code and named in result.stderr and "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def test_reader_that_has_gone(tiny_path):
+    read, write = os.pipe()
+    os.close(read)
+    process = start("inspect", tiny_path, stdout=write)
+    os.close(write)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 141 and not errors
+
+
+def test_output_that_cannot_express_a_character(tiny_path, tmp_path):
+    odd = tmp_path / "模型.gguf"
+    odd.write_bytes(tiny_path.read_bytes())
+    result = typebar("inspect", odd, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0, result.stderr
+    assert "??.gguf" in result.stdout

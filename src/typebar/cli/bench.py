@@ -15,10 +15,9 @@ from typebar.cli import options
 from typebar.errors import TypebarError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from typebar.bench.mix import Mix
     from typebar.bench.verdict import Findings
+    from typebar.cli.console import Console
 
 INTERRUPTED = 130
 
@@ -55,11 +54,10 @@ def compare(
     A ratio above 1 means that typebar is better, whatever the metric.
     """
     _require_extra()
-    from rich.console import Console
-
     from typebar.bench import engines, metrics, tables
     from typebar.bench.compare import Task
     from typebar.bench.compare import compare as measure
+    from typebar.cli.console import Console
     from typebar.config import EngineConfig
 
     _check_targets(json_file, plot)
@@ -98,10 +96,9 @@ def load(
     The exit code is 1 where a request failed.
     """
     _require_extra()
-    from rich.console import Console
-
     from typebar.bench import tables
     from typebar.bench.load import Plan, run
+    from typebar.cli.console import Console
 
     tables.check_writable(json_file)
     plan = Plan(
@@ -130,10 +127,9 @@ def ladder(
     Starts from transformers in float32 where that is installed. Every step is run once, in a process of its own.
     """
     _require_extra()
-    from rich.console import Console
-
     from typebar.bench import engines, tables
     from typebar.bench.ladder import climb
+    from typebar.cli.console import Console
 
     _check_targets(json_file, plot)
     path = _gguf(model)
@@ -224,12 +220,11 @@ def soak(
     The exit code is 1 where a text was wrong, a request got stuck, or memory, threads or file descriptors grew.
     """
     _require_extra()
-    from rich.console import Console
-
     from typebar.bench.mix import Mix
     from typebar.bench.process import ServerProcess, free_port, serve_command
     from typebar.bench.report import as_json, print_report
     from typebar.bench.verdict import problems
+    from typebar.cli.console import Console
 
     mix = Mix(
         minutes=20.0 if minutes is None and requests is None else minutes,

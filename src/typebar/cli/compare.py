@@ -57,9 +57,10 @@ def _read_prompts(source: str) -> list[str]:
 
 def _print(a: str, b: str, rows: list[dict[str, Any]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from typebar.cli.console import Console
 
     console = Console()
     for row in rows:

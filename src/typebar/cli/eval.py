@@ -96,8 +96,7 @@ def _planned(
 
 
 def _print(report: dict[str, Any]) -> None:
-    from rich.console import Console
-
+    from typebar.cli.console import Console
     from typebar.eval.table import print_report
 
     console = Console()

@@ -65,8 +65,9 @@ def report(name: str, path: Path, plan: Plan, context: int) -> dict[str, Any]:
 
 
 def _print(name: str, plan: Plan, context: int) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from typebar.cli.console import Console
 
     console = Console()
     table = Table(box=None, header_style="bold", pad_edge=False)

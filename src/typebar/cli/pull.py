@@ -115,8 +115,9 @@ def _delete(key: str, holding: _Holding) -> None:
 
 
 def _print_table() -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from typebar.cli.console import Console
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("NAME", "SIZE", "HERE FROM", "SOURCES"):
