@@ -1,5 +1,7 @@
 """Which file a name means, without any network."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,19 @@ def test_unsafe_or_broken_forms(text: str) -> None:
 def test_keys_stay_inside_the_cache(text: str) -> None:
     key = parse(text).key
     assert "/" not in key and not key.startswith(".") and len(key) < 120
+
+
+def test_folder_that_may_not_be_read() -> None:
+    folder, user = Path(tempfile.mkdtemp()), os.geteuid()
+    folder.chmod(0)
+    if user == 0:  # root may read everything
+        os.seteuid(65534)
+    try:
+        with pytest.raises(ModelFileError, match=f"{folder} cannot be read: Permission denied"):
+            local_model(folder)
+    finally:
+        os.seteuid(user)
+        folder.rmdir()
 
 
 def test_keys_differ() -> None:

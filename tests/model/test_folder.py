@@ -239,6 +239,13 @@ def test_unknown_tensor_is_named(folder: Path) -> None:
         load_model(folder, threads=1)
 
 
+def test_long_name_is_cut(folder: Path) -> None:
+    rewrite(folder, lambda tensors: tensors.update({"x" * 100_000: np.zeros(4, np.float32)}))
+    with pytest.raises(ModelFileError, match="xxx is unknown for") as caught:
+        load_model(folder, threads=1)
+    assert len(str(caught.value)) < 1000
+
+
 def test_misshapen_tensor_is_named(folder: Path) -> None:
     edit_json(folder / "config.json", intermediate_size=96)
     with pytest.raises(ModelFileError, match=r"gate_proj\.weight' has the shape \(128, 64\), expected \(96, 64\)"):

@@ -5,6 +5,7 @@ A model in safetensors is a folder of files, of which `config.json` stands for a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
@@ -102,9 +103,13 @@ def local_model(path: Path) -> Path:
     in safetensors, or a .safetensors file of such a folder.
 
     Returns the first shard of a split model, and the folder of safetensors. Raises ModelFileError if a shard or the
-    file is missing.
+    file is missing, or the folder cannot be read.
     """
     if path.is_dir():
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
         # Not deeper: a folder such as /home holds models that nobody meant.
         files = [*path.glob("*"), *path.glob("*/*")]
         names = [str(file.relative_to(path)) for file in files if file.is_file()]

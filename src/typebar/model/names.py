@@ -160,7 +160,7 @@ def _refuse_unknown(
 ) -> None:
     for name in tensors:
         if name not in names and not not_weights.fullmatch(name):
-            raise ModelFileError(f"{path}: tensor {name!r} is unknown for the architecture {spec.architecture}")
+            raise ModelFileError(f"{path}: tensor {name!r:.200} is unknown for the architecture {spec.architecture}")
 
 
 def _checked(spec: ModelSpec, path: Path, found: Mapping[str, tuple[str, TensorT | None]]) -> dict[str, TensorT]:
