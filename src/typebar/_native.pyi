@@ -129,7 +129,7 @@ class Model:
 
     @property
     def screens(self) -> bool:
-        """Whether draws that need few logits use the screened output layer: it is on, and a symmetric matrix of 8 or 6 bits."""
+        """Whether draws that need few logits use the screened output layer: it is on, and symmetric, of 8 or 6 bits."""
 
     def copy_block(self, source: int, destination: int) -> None: ...
     def release_kv(self) -> None:
