@@ -51,12 +51,12 @@ def test_server_is_loaded_by_users_and_at_a_rate(typebar: ServerProcess, tmp_pat
 
 def test_llamacpp_server_is_loaded_too(tiny_path: Path) -> None:
     pytest.importorskip("xllamacpp")
-    from typebar.bench.engines import RIVALS
+    from typebar.bench.engines import RIVALS, Launch
 
     port = free_port()
     server = RIVALS["llama.cpp"].server
     assert server
-    with ServerProcess(server(sys.executable, tiny_path, port, 2, 1), port) as process:
+    with ServerProcess(server(Launch(sys.executable, tiny_path, port, users=2, threads=1)), port) as process:
         done = run(process.url, "--requests", "4", "--concurrency", "2")
     assert done.returncode == 0, done.stderr + done.stdout
     assert "4 of 4 answered" in done.stdout
