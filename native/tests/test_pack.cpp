@@ -214,9 +214,9 @@ TEST_CASE("pack: requantized rows are what quantize_row says; a format that fits
   std::vector<std::uint8_t> data(values.size() * 4);
   std::memcpy(data.data(), values.data(), data.size());
   for (const auto& [quantization, format, most] : {std::tuple{Quantization::q4, WeightFormat::q4, 0.07f},
-                                                  {Quantization::q5, WeightFormat::q5, 0.035f},
-                                                  {Quantization::q6, WeightFormat::q6, 0.018f},
-                                                  {Quantization::q8, WeightFormat::q8, 0.003f}}) {
+                                                   {Quantization::q5, WeightFormat::q5, 0.035f},
+                                                   {Quantization::q6, WeightFormat::q6, 0.018f},
+                                                   {Quantization::q8, WeightFormat::q8, 0.003f}}) {
     Arena arena;
     const PackedMatrix m = pack_alone(in_memory(FileType::f32, rows, cols, data), quantization, arena);
     CHECK(m.format == format);
