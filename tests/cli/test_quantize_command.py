@@ -108,7 +108,6 @@ def test_llama_cpp_runs_it_as_we_do(options, smollm_path, tmp_path):
         ("q.bin", (), "DST must be the name of a file that ends in .gguf"),
         ("q.gguf", ("--method", "magic"), "--method must be rtn or awq"),
         ("q.gguf", ("--bits", 3), "--bits must be 4, 5 or 8, got 3"),
-        ("q.gguf", ("--group", 64), "--group must be 32"),
         ("q.gguf", ("--bits", 8, "--asymmetric"), "--asymmetric must be left away"),
         ("q.gguf", ("--calibration", "text.txt"), "--calibration must be left away"),
         ("q.gguf", ("--method", "awq", "--calibration", "/no/text.txt"), "/no/text.txt cannot be read"),

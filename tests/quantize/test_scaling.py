@@ -86,7 +86,7 @@ def test_loud_inputs_cost_less(symmetric, tmp_path):
     made = {}
     for method, calibration in (("rtn", "builtin"), ("awq", str(text))):
         made[method] = tmp_path / f"{method}.gguf"
-        quantize(source, Request(made[method], 4, None, symmetric, method, calibration), silent)
+        quantize(source, Request(made[method], 4, symmetric, method, calibration), silent)
     tokens = random_windows(1, 200)[0]
     expected = typebar_logits(source, tokens, "f32")
     rtn, awq = (divergence(expected, typebar_logits(made[method], tokens, "f32")) for method in ("rtn", "awq"))

@@ -14,9 +14,6 @@ def quantize(
     source: Annotated[str, typer.Argument(metavar="SRC", help="As for `typebar run --model`.", show_default=False)],
     to: Annotated[Path, typer.Argument(metavar="DST", help="The GGUF file to write, NAME.gguf.", show_default=False)],
     bits: Annotated[int, typer.Option(help="Of a weight: 4, 5 or 8. The output layer gets 8.")] = 4,
-    group: Annotated[
-        int | None, typer.Option(help="Weights that share a scale: 32 in GGUF.", show_default=False)
-    ] = None,
     asymmetric: Annotated[
         bool, typer.Option("--asymmetric", help="An offset for each group too, half a bit a weight more.")
     ] = False,
@@ -36,7 +33,7 @@ def quantize(
     from typebar.quantize.quantize import Request
     from typebar.quantize.quantize import quantize as write
 
-    request = Request(to, bits, group, symmetric=not asymmetric, method=method, calibration=calibration)
+    request = Request(to, bits, symmetric=not asymmetric, method=method, calibration=calibration)
     request.check()
     size = write(resolve_model(source).path, request, stage)
     print(f"{to}: {megabytes(size)}")

@@ -127,13 +127,7 @@ def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, Tensor]) -
     """As match_tensors, of the tensors of a Hugging Face folder."""
     names = folder_names(spec)
     _refuse_unknown(spec, folder, tensors, names, _FOLDER_NOT_WEIGHTS)
-    found = {
-        canonical: (
-            name,
-            linear_layer(name.removesuffix(".weight"), tensors) if _is_linear(name) else tensors.get(name),
-        )
-        for name, canonical in names.items()
-    }
+    found = {canonical: (name, tensors.get(name)) for name, canonical in names.items()}
     for name, tensor in found.values():
         if isinstance(tensor, FileTensor) and tensor.type not in PLAIN_TYPES:
             raise ModelFileError(
@@ -141,18 +135,6 @@ def match_folder(spec: ModelSpec, folder: Path, tensors: Mapping[str, Tensor]) -
                 "use the bfloat16 weights of this model, or a GGUF file of it"
             )
     return _checked(spec, folder, found)
-
-
-def linear_layer(module: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """The weights of the linear layer `module` ("model.layers.0.mlp.up_proj"), None where the folder has none.
-
-    The one place that knows how a folder stores such a layer: here as one tensor of plain numbers.
-    """
-    return tensors.get(f"{module}.weight")
-
-
-def _is_linear(name: str) -> bool:
-    return name.endswith("_proj.weight")
 
 
 def _refuse_unknown(

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Protocol
 
 from typebar.config import EngineConfig
 from typebar.engine.blocks import BLOCK_TOKENS, blocks_for
 from typebar.memory import MIB, available_memory
 from typebar.model.checkpoint import open_checkpoint
 from typebar.model.spec import ModelSpec
+from typebar.model.tensor import Tensor
 
 OTHER_MEMORY = 256 * MIB  # that a loaded model must find free: tokenizer, interpreter, buffers, padding of huge pages
 TILE_ROWS = 8  # rows are padded to whole tiles
@@ -71,17 +71,6 @@ REQUANTIZED: dict[str, tuple[Layout, Layout]] = {
 # Bits of a code that the first pass of a screened output layer leaves out, by format; symmetric matrices only.
 SCREENED = {"q8": 4, "q6": 2}
 IN_FILE = "in file"  # an embedding that is not the output layer: its rows are read from the file as they are needed
-
-
-class StoredTensor(Protocol):
-    """What must be known of a tensor in a file: element type, row-major shape, bytes."""
-
-    @property
-    def type(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +148,7 @@ def open_plan(path: Path, quantization: str = "keep") -> Plan:
     return Plan(checkpoint.spec, quantization, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
 
 
-def choose_quantization(spec: ModelSpec, tensors: Mapping[str, StoredTensor], config: EngineConfig) -> str:
+def choose_quantization(spec: ModelSpec, tensors: Mapping[str, Tensor], config: EngineConfig) -> str:
     """What "auto" comes to here; any other quantization of `config` as it is.
 
     Quantized weights are kept; float ones get the most bits with which the whole context fits the free memory.
@@ -182,12 +171,12 @@ def kv_token_bytes(spec: ModelSpec) -> int:
     return 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
 
 
-def plan_tensors(tensors: Mapping[str, StoredTensor], quantization: str) -> list[PlannedTensor]:
+def plan_tensors(tensors: Mapping[str, Tensor], quantization: str) -> list[PlannedTensor]:
     """One planned tensor for each of a model, by canonical name."""
     return [_planned(name, tensor, quantization, tied="head" not in tensors) for name, tensor in tensors.items()]
 
 
-def _planned(name: str, tensor: StoredTensor, quantization: str, tied: bool) -> PlannedTensor:
+def _planned(name: str, tensor: Tensor, quantization: str, tied: bool) -> PlannedTensor:
     if len(tensor.shape) == 1:
         cols, file_bytes = tensor.shape[0], tensor.nbytes
         return PlannedTensor(name, tensor.type, "f32", 1, cols, F32.bits_per_weight, file_bytes, 4 * cols)

@@ -33,7 +33,6 @@ class Request:
 
     to: Path
     bits: int = 4
-    group: int | None = None
     symmetric: bool = True
     method: str = "rtn"
     calibration: str = BUILTIN
@@ -52,8 +51,6 @@ class Request:
             raise ParameterError("--bits", "4, 5 or 8", self.bits)
         if self.to.suffix != ".gguf":
             raise ParameterError("DST", "the name of a file that ends in .gguf", str(self.to))
-        if self.group not in (None, GROUP):
-            raise ParameterError("--group", f"{GROUP}, the only size that GGUF has", self.group)
         if self.bits == 8 and not self.symmetric:
             raise ParameterError("--asymmetric", "left away with --bits 8: GGUF has no such type", True)
         if self.method == "rtn" and self.calibration != BUILTIN:
