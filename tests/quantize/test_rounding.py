@@ -34,18 +34,6 @@ def test_error_is_at_most_that_of_the_usual_rounding(type_name):
     assert error <= usual * (0.97 if rounding.bits == 4 else 1.0), (error, usual)
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-def test_zero_is_a_code_where_asked(group):
-    weights = normal() + 0.2
-    weights[0] = np.abs(weights[0])
-    rounded = round_weights(weights, 4, group, Zero.CODE)
-    scales = rounded.scales.astype(np.float32)
-    zeros = -rounded.offsets / scales
-    assert np.abs(zeros - np.rint(zeros)).max() < 1e-4 and zeros.min() > -1e-4 and zeros.max() < 15.0001
-    assert rounded.codes.max() <= 15
-    assert np.abs(rounded.values() - weights).mean() < 0.15
-
-
 def test_what_counts_more_is_rounded_more_finely():
     weights, importance = normal(), np.ones(256, np.float32)
     importance[::8] = 100

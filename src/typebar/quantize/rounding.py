@@ -26,7 +26,6 @@ class Zero(Enum):
 
     CENTRE = "the code in the middle"
     ANYWHERE = "the offset is an f16 of its own"
-    CODE = "one of the codes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +107,11 @@ def _candidates(groups: Floats, bits: int, zero: Zero) -> Iterator[tuple[Floats,
         for beyond in BEYOND:
             scale = _stored(extreme / -(half + beyond))
             yield scale, -half * scale
-    elif zero is Zero.ANYWHERE:
+    else:
         low, high = groups.min(axis=2), groups.max(axis=2)
         middle = (low + high) / 2
         for share in RANGES:
             yield _stored((high - low) * share / top), _stored(middle + (low - middle) * share)
-    else:
-        for share in RANGES:
-            scale = _stored((high - low) * share / top)
-            code = np.rint(np.divide(-low * share, scale, out=np.zeros_like(scale), where=scale != 0))
-            yield scale, -np.clip(code, 0, top) * scale
 
 
 def _stored(values: Floats) -> Floats:
