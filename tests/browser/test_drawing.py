@@ -76,6 +76,18 @@ def touched(page: ChatTab, text: str, start: int) -> list[int]:
     return found
 
 
+def write_until_coloured(page: ChatTab, text: str, start: int) -> int:
+    """Go on until what came at once has its colours, which can take a while; where the text ends then."""
+    pieces = page.page.locator("pre code > span")
+    for end in range(start, start + 600, STEP):
+        if pieces.count() > text[:end].count("\n") // LINES:
+            return end
+        write(page, text[end : end + STEP])
+        wait_until_drawn(page, text[: end + STEP])
+        page.page.wait_for_timeout(1000)  # ms
+    raise AssertionError(f"{pieces.count()} pieces with colours of {text[:end].count(chr(10)) // LINES + 1}")
+
+
 @pytest.mark.parametrize("kind", LONG)
 def test_a_paint_touches_as_little_at_the_end_as_at_the_beginning(
     tab: Callable[..., ChatTab], tiny_chat: ServerProcess, kind: str
@@ -89,9 +101,11 @@ def test_a_paint_touches_as_little_at_the_end_as_at_the_beginning(
         expect(page.page.locator("[class^=hljs-]").first).to_be_visible()
     page.page.evaluate(TOUCHED)
     first = touched(page, text, 1000)
-    late = len(text) - 1000
+    late = len(text) - 2000
     write(page, text[1000 + 10 * STEP : late])
     wait_until_drawn(page, text[:late])
+    if kind == "code":
+        late = write_until_coloured(page, text, late)
     last = touched(page, text, late)
     count = page.page.evaluate("() => document.querySelectorAll('.markdown *').length")
     most = 450 if kind == "code" else 60  # the colours of a piece, out and in

@@ -2,8 +2,8 @@ import random
 from typing import Any
 
 import pytest
-from text_reference import hf_qwen2_tokenizer, random_texts
 
+from text_reference import hf_qwen2_tokenizer, random_texts
 from typebar.text.chat import CHATML, ChatTemplate, ChatTemplateError
 from typebar.text.messages import MessageError
 from typebar.text.tokenizer import Tokenizer

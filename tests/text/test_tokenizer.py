@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text_reference import GPT2_WORDS, QWEN2_WORDS, SlowBPE, hf_qwen2_tokenizer, library_bpe, random_texts
 from tokenizers import normalizers
 
+from text_reference import GPT2_WORDS, QWEN2_WORDS, SlowBPE, hf_qwen2_tokenizer, library_bpe, random_texts
 from typebar.errors import ModelFileError
 from typebar.text.nfc import nfc
 from typebar.text.tokenizer import Tokenizer

@@ -134,4 +134,6 @@ class _Handle:
 
     def progress(self) -> Progress:
         request = self._request  # the engine thread writes it; each number is read whole
-        return Progress(request.prompt_length, request.cached_tokens, min(request.computed, request.prompt_length))
+        computed = request.computed  # 0 again when the request is over: read before what tells of that
+        processed = request.prompt_length if request.num_output else min(computed, request.prompt_length)
+        return Progress(request.prompt_length, request.cached_tokens, processed)

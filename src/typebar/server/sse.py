@@ -79,15 +79,15 @@ async def _events(job: Job, chunks: Chunks, ping: float, with_progress: bool, ga
     tick = PROGRESS_INTERVAL if with_progress else min(ping / 4, 1.0)
     async for outputs in job.outputs(tick, min(gather, ping)):
         data = []
-        for index, output in outputs:
-            chunks.tally.add(index, output)
-            data += [event(value) for value in chunks.chunk(index, output)]
         now = perf_counter()
-        if with_progress and not chunks.tally.completion_tokens:
+        if with_progress and not chunks.tally.completion_tokens:  # also beside the first token, which may come at once
             progress = prompt_progress(job, now - start)
             if progress.processed != processed:
                 processed = progress.processed
                 data.append(event(chunks.progress(progress)))
+        for index, output in outputs:
+            chunks.tally.add(index, output)
+            data += [event(value) for value in chunks.chunk(index, output)]
         if not data and now - sent + tick > ping:
             data.append(PING)
         if data:

@@ -170,15 +170,15 @@ class Conversation:
     async def _deltas(self, turn: Turn, job: Job, tally: Tally, with_progress: bool, gather: float) -> None:
         start, processed = perf_counter(), -1
         async for outputs in job.outputs(PROGRESS_INTERVAL if with_progress else None, gather):
-            for index, output in outputs:
-                tally.add(index, output)
-                if output.text and not turn.is_stopped:
-                    await self._frame("delta", {"id": job.id, "index": index, "text": output.text})
-            if with_progress and not tally.completion_tokens:
+            if with_progress and not tally.completion_tokens:  # also beside the first token, which may come at once
                 progress = prompt_progress(job, perf_counter() - start)
                 if progress.processed != processed:
                     processed = progress.processed
                     await self._frame("progress", {"id": job.id, **msgspec.structs.asdict(progress)})
+            for index, output in outputs:
+                tally.add(index, output)
+                if output.text and not turn.is_stopped:
+                    await self._frame("delta", {"id": job.id, "index": index, "text": output.text})
 
     async def _frame(self, kind: str, fields: dict[str, Any]) -> None:
         text = _encode({"type": kind, **fields}).decode()
