@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "packed_matrix.h"
@@ -14,22 +15,32 @@ struct GroupScale {
   float first_sum;   // of the first 16 codes, for weights with 16 to a scale
 };
 
-// The input of a linear layer: `rows` activation rows of `cols` values, in the forms its matrices read.
+inline constexpr int kRowBlock = 16;  // rows whose groups lie side by side
+inline constexpr int kFewRows = 4;    // rows that share an unpacked weight in registers
+
+// The input of a linear layer: `rows` activation rows of `cols` values, in the forms its matrices read. Rows lie in
+// blocks of R = 16, the last one of what is left, so that what a block of sums reads is one run of memory:
 //
-// Rows are taken four at a time, the last block holding rows % 4. Per group of 32 columns, a block of R rows is
-// [8 steps][R rows][4 columns] bytes, so that one 4-byte load is broadcast against the 8 rows of a weight tile:
-//
-//   codes   [group][row block][8][R][4]   rows·32 bytes a group
-//   groups  [group][row]
-//   dense   [row][cols] f32               only where a dense matrix reads it
+//   codes   [row block][group][R][32]
+//   groups  [row block][group][R]
+//   dense   [row][cols] f32             only where a dense matrix reads it
 struct Activations {
   int rows = 0;
   int cols = 0;
   std::int8_t* codes = nullptr;
   GroupScale* groups = nullptr;
   float* dense = nullptr;
-};
 
-inline constexpr int kRowBlock = 4;
+  // Rows of the block that holds `row`: the distance from a group of a row to its next one.
+  int block_rows(int row) const {
+    const int left = rows - row / kRowBlock * kRowBlock;
+    return left < kRowBlock ? left : kRowBlock;
+  }
+  // Where a group of a row is in `groups` and, times 32, in `codes`.
+  std::size_t at(int group, int row) const {
+    return std::size_t(row / kRowBlock * kRowBlock) * (cols / kGroup) + std::size_t(group) * block_rows(row) +
+           row % kRowBlock;
+  }
+};
 
 }  // namespace typebar

@@ -4,6 +4,7 @@
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -24,6 +25,10 @@ namespace {
 
 #if defined(__x86_64__)
 
+// Linux lends the matrix registers to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA). It
+// refuses where a thread's stack for signals is too small for them.
+bool may_use_matrix_registers() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+
 std::vector<std::string> cpu_features() {
   unsigned a = 0, b1 = 0, c1 = 0, d1 = 0, b7 = 0, c7 = 0, d7 = 0, a71 = 0, b71 = 0, c71 = 0, d71 = 0;
   if (!__get_cpuid(1, &a, &b1, &c1, &d1)) return {};
@@ -38,6 +43,7 @@ std::vector<std::string> cpu_features() {
   }
   const bool ymm = (saved & 0x6) == 0x6;
   const bool zmm = (saved & 0xe6) == 0xe6;
+  const bool amx = (saved & 0x60000) == 0x60000 && (d7 >> 24 & 1);
 
   const std::pair<const char*, bool> known[] = {
       {"sse4_2", c1 >> 20 & 1},
@@ -53,6 +59,7 @@ std::vector<std::string> cpu_features() {
       {"avx512_vbmi", zmm && (c7 >> 1 & 1)},
       {"avx512_vnni", zmm && (c7 >> 11 & 1)},
       {"avx512_bf16", zmm && (a71 >> 5 & 1)},
+      {"amx_int8", amx && (d7 >> 25 & 1) && may_use_matrix_registers()},
   };
   std::vector<std::string> features;
   for (const auto& [name, present] : known) {
@@ -124,6 +131,7 @@ std::vector<int> affinity() {
 
 const Kernels* find_kernels(const std::string& isa) {
 #if defined(__x86_64__)
+  if (isa == "amx_int8") return &amx_int8::kernels;
   if (isa == "avx512_vnni") return &avx512_vnni::kernels;
   if (isa == "avx_vnni") return &avx_vnni::kernels;
   if (isa == "avx2") return &avx2::kernels;
@@ -188,7 +196,10 @@ std::vector<std::string> usable_isas() {
   std::vector<std::string> isas;
 #if defined(__x86_64__)
   if (has({"avx2", "fma", "f16c"})) {
-    if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})) isas.emplace_back("avx512_vnni");
+    if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})) {
+      if (has({"amx_int8"})) isas.emplace_back("amx_int8");
+      isas.emplace_back("avx512_vnni");
+    }
     if (has({"avx_vnni"})) isas.emplace_back("avx_vnni");
     isas.emplace_back("avx2");
   }

@@ -38,17 +38,12 @@ bool may_hold_best(const Screen& screen, std::span<const float> bounds, int tile
 void screen_spread(const PackedMatrix& w, const Activations& x, int row, const Screen& screen) {
   const float levels = float(1 << extra_bits(w.format));
   const float factor = 36 * (levels * levels - 1) / 12;
-  const int block = row / kRowBlock * kRowBlock;
-  const int width = std::min(kRowBlock, x.rows - block);
   for (int group = 0; group < x.cols / kGroup; ++group) {
-    const std::size_t index = std::size_t(group) * x.rows;
-    const std::int8_t* codes = x.codes + (index + block) * kGroup + (row - block) * 4;
+    const std::size_t at = x.at(group, row);
     int squares = 0;
-    for (int step = 0; step < 8; ++step, codes += width * 4) {
-      for (int i = 0; i < 4; ++i) squares += codes[i] * codes[i];
-    }
-    const float scale = x.groups[index + row].scale;
-    screen.spread[index + row] = factor * float(squares) * scale * scale;
+    for (int i = 0; i < kGroup; ++i) squares += x.codes[at * kGroup + i] * x.codes[at * kGroup + i];
+    const float scale = x.groups[at].scale;
+    screen.spread[at] = factor * float(squares) * scale * scale;
   }
 }
 

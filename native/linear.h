@@ -11,7 +11,7 @@
 namespace typebar {
 
 // Rows of activations that meet a weight tile while it is unpacked in the first-level cache.
-inline constexpr int kRowChunk = 128;
+inline constexpr int kRowChunk = 256;
 // Floats of the buffer that a member hands to project(); gate and up share it.
 inline constexpr int kTileBuffer = kRowChunk * 64;
 
@@ -29,7 +29,7 @@ struct OutputBlock {
 // faster, but a third of its share at most, and no more than what their outputs leave room for in `buffer` floats.
 inline int chunk_tiles(const PackedMatrix& w, int rows, int members, int buffer = kTileBuffer) {
   const int tile_bytes = std::max(1, int(w.bytes() / w.tiles()));
-  const int held = buffer / (kTileRows * std::clamp(rows, kRowBlock, kRowChunk));
+  const int held = buffer / (kTileRows * std::clamp(rows, kFewRows, kRowChunk));
   const int most = std::clamp(w.tiles() / (3 * members), 2, held);
   return std::clamp(128 * 1024 / tile_bytes, 2, most) & ~1;
 }

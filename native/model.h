@@ -129,7 +129,7 @@ class Model {
 
   void check(const Batch& batch) const;
   void check(const Batch& batch, std::span<Sampler* const> samplers) const;
-  int most_logit_rows() const { return std::max(config_.max_step_sequences, kRowBlock); }
+  int most_logit_rows() const { return std::max(config_.max_step_sequences, kFewRows); }
   void allocate_scratch();
   Activations allocate_activations(int rows, int cols);
   void plan(const Batch& batch);

@@ -44,7 +44,7 @@ struct PackedMatrix {
   int rows = 0;
   int cols = 0;              // a multiple of 32
   int scale_group = kGroup;  // weights that share a scale: 32, 64, 128, or 16 (symmetric q6 only); divides cols
-  int zero = 0;              // code of weight 0 when symmetric
+  int zero = 0;              // code of weight 0 when symmetric: half of the codes lie below it
   const std::uint8_t* nibbles = nullptr;
   const std::uint8_t* extra = nullptr;
   const std::uint16_t* scales = nullptr;

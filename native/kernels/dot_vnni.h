@@ -43,7 +43,7 @@ inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sum
 #pragma GCC unroll 4
     for (int row = 0; row < R; ++row) {
       std::int32_t four;
-      std::memcpy(&four, x + (step * R + row) * 4, 4);
+      std::memcpy(&four, x + row * kGroup + step * 4, 4);
       const __m256i activations = _mm256_set1_epi32(four);
 #pragma GCC unroll 2
       for (int t = 0; t < T; ++t) {

@@ -16,6 +16,11 @@ namespace typebar::avx512_vnni {
 #include "kernels/dot_vnni.h"
 #include "kernels/dot_joined.h"
 #include "kernels/body.inc"
+#include "kernels/linear_amx.inc"
 // clang-format on
 const Kernels kernels = table("avx512_vnni");
 }  // namespace typebar::avx512_vnni
+
+namespace typebar::amx_int8 {
+const Kernels kernels = avx512_vnni::table<avx512_vnni::Many::amx>("amx_int8");
+}

@@ -41,13 +41,14 @@ struct Kernels {
   const char* name;
 
   // out[(r − row_begin)·out_stride + (t − tile_begin)·8 + lane] = W[t·8 + lane] · x[r]
-  // for rows row_begin ≤ r < row_end (row_begin a multiple of 4) and tiles tile_begin ≤ t < tile_end.
+  // for rows row_begin ≤ r < row_end (row_begin a multiple of 16, or of 4 where there are up to 4 rows) and tiles
+  // tile_begin ≤ t < tile_end.
   void (*matmul)(const PackedMatrix& w, const Activations& x, int row_begin, int row_end, int tile_begin, int tile_end,
                  float* out, int out_stride);
 
   // Bounds of the same products from the high nibbles of a symmetric q6 or q8 matrix alone, for all rows of x: the
   // largest upper[r·stride + t − tile_begin] and lower… of the tile's outputs below `outputs`, −inf where there are
-  // none. `spread` is [group][row] of x, see screen_spread().
+  // none. `spread` is as x.groups, see screen_spread().
   void (*screen)(const PackedMatrix& w, const Activations& x, const float* spread, int tile_begin, int tile_end,
                  int outputs, float* lower, float* upper, int stride);
 
@@ -102,6 +103,9 @@ namespace avx_vnni {
 extern const Kernels kernels;
 }
 namespace avx512_vnni {
+extern const Kernels kernels;
+}
+namespace amx_int8 {  // avx512_vnni with many rows multiplied in matrix registers
 extern const Kernels kernels;
 }
 #endif

@@ -120,10 +120,9 @@ std::vector<float> random_values(std::size_t count, unsigned seed) {
 // The activation as the kernels see it.
 double activation(const Activations& x, bool quantized, int row, int col) {
   if (!quantized) return x.dense[std::size_t(row) * x.cols + col];
-  const int block = row / 4 * 4, width = std::min(4, x.rows - block), c = col % 32;
-  const std::int8_t code =
-      x.codes[(std::size_t(col / 32) * x.rows + block) * 32 + (c / 4 * width + row - block) * 4 + c % 4];
-  return double(code) * x.groups[std::size_t(col / 32) * x.rows + row].scale;
+  const int block = row / 16 * 16, width = std::min(16, x.rows - block);
+  const std::size_t at = std::size_t(block) * (x.cols / 32) + std::size_t(col / 32) * width + row - block;
+  return double(x.codes[at * 32 + col % 32]) * x.groups[at].scale;
 }
 
 std::vector<float> multiply(const Kernels& kernels, const PackedMatrix& w, const Activations& x, int row_begin,
@@ -138,7 +137,7 @@ std::vector<float> multiply(const Kernels& kernels, const PackedMatrix& w, const
 
 TEST_CASE("matmul equals the formula of the layout, for every format and number of rows") {
   for (const Case c : kCases) {
-    for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11}) {
+    for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 37}) {
       const int cols = 3 * std::max(c.scale_group, kGroup), outputs = 29;
       const Matrix m = random_matrix(c, outputs, cols, 7 * rows);
       const Inputs in = quantized_inputs(random_values(std::size_t(rows) * cols, rows), rows, cols);
@@ -167,14 +166,14 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
   for (const Case c : kCases) {
     for (const bool extreme : {false, true}) {
       if (extreme && !is_quantized(c.format)) continue;
-      const int rows = 9, cols = 256;
+      const int rows = 38, cols = 1152;  // two blocks of 16 rows and more, more than 32 groups
       const Matrix m = random_matrix(c, 40, cols, 3, extreme);
       auto values = random_values(std::size_t(rows) * cols, 5);
       if (extreme) {
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = i / cols % 2 ? -1e5f : 3.0f;
       }
       const Inputs in = quantized_inputs(values, rows, cols);
-      for (int count = 1; count <= rows; ++count) {
+      for (int count = 1; count <= rows; count += count < 9 ? 1 : 7) {
         const Inputs part = quantized_inputs({values.begin(), values.begin() + std::size_t(count) * cols}, count, cols);
         const auto expected = multiply(scalar::kernels, m.packed, part.x, 0, count, 0, 5);
         for (const std::string& isa : usable_isas()) {
