@@ -95,7 +95,7 @@ void write_output(const AttentionLayer& layer, const AttentionUnit& unit, const 
 
 std::size_t attention_scratch(int rows, int head_dim) {
   const std::size_t query = (std::size_t(head_dim) + kPanel - 1) / kPanel * kPanel;
-  const std::size_t floats = std::size_t(rows) * (query + kKvStrip + 9);
+  const std::size_t floats = std::size_t(rows) * (query + kKvStrip + 9) + std::size_t(kKvStrip) * head_dim;
   return (floats + 15) / 16 * 16;
 }
 
