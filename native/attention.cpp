@@ -25,16 +25,22 @@ std::int64_t work(const AttentionUnit& unit, const AttentionSequence& sequence) 
   return (end - std::int64_t(unit.segment_begin) * kKvSegment) * (unit.token_end - unit.token_begin);
 }
 
-void split_by_segment(AttentionUnit whole, int rows, AttentionPlan& plan) {
-  whole.partial = std::ptrdiff_t(plan.partial_rows);
-  plan.merges.push_back(whole);
+// The KV heads in turn: members that take every second unit, or every n-th, tend to stay with a head, whose next keys
+// are on their way to them and whose partial results they merge.
+void split_by_segment(AttentionUnit whole, const AttentionShape& shape, AttentionPlan& plan) {
+  const std::size_t rows = std::size_t(whole.token_end - whole.token_begin) * shape.group();
+  for (whole.kv_head = 0; whole.kv_head < shape.kv_heads; ++whole.kv_head) {
+    whole.partial = std::ptrdiff_t(plan.partial_rows);
+    plan.merges.push_back(whole);
+    plan.partial_rows += rows * whole.segment_end;
+  }
   for (int segment = 0; segment < whole.segment_end; ++segment) {
-    AttentionUnit unit = whole;
-    unit.segment_begin = segment;
-    unit.segment_end = segment + 1;
-    unit.partial = std::ptrdiff_t(plan.partial_rows);
-    plan.units.push_back(unit);
-    plan.partial_rows += rows;
+    for (AttentionUnit unit : std::span(plan.merges).last(shape.kv_heads)) {
+      unit.segment_begin = segment;
+      unit.segment_end = segment + 1;
+      unit.partial += std::ptrdiff_t(rows * segment);
+      plan.units.push_back(unit);
+    }
   }
 }
 
@@ -89,7 +95,7 @@ void write_output(const AttentionLayer& layer, const AttentionUnit& unit, const 
 
 std::size_t attention_scratch(int rows, int head_dim) {
   const std::size_t query = (std::size_t(head_dim) + kPanel - 1) / kPanel * kPanel;
-  const std::size_t floats = std::size_t(rows) * (query + kKvStrip + 9);
+  const std::size_t floats = std::size_t(rows) * (query + kKvStrip + 9) + std::size_t(kKvStrip) * head_dim;
   return (floats + 15) / 16 * 16;
 }
 
@@ -97,16 +103,16 @@ AttentionPlan plan_attention(std::span<const AttentionSequence> sequences, const
   AttentionPlan plan;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const AttentionSequence& sequence = sequences[s];
+    if (sequence.tokens <= kQueryBlock && segments_before(sequence.first_position + sequence.tokens) > 1) {
+      const int segments = segments_before(sequence.first_position + sequence.tokens);
+      split_by_segment({int(s), 0, 0, sequence.tokens, 0, segments, -1}, shape, plan);
+      continue;
+    }
     for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
       for (int token = 0; token < sequence.tokens; token += kQueryBlock) {
         const int token_end = std::min(token + kQueryBlock, sequence.tokens);
         const int segments = segments_before(sequence.first_position + token_end);
-        const AttentionUnit whole{int(s), kv_head, token, token_end, 0, segments, -1};
-        if (sequence.tokens <= kQueryBlock && segments > 1) {
-          split_by_segment(whole, (token_end - token) * shape.group(), plan);
-        } else {
-          plan.units.push_back(whole);
-        }
+        plan.units.push_back({int(s), kv_head, token, token_end, 0, segments, -1});
       }
     }
   }
