@@ -57,7 +57,8 @@ void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row);
 // Any file type → f32 from the file's own scales: exact, or for types with a min the nearest f32.
 void decode_row(FileType type, const std::byte* source, int cols, float* values);
 // The layouts of `--quant`, rounded to nearest (Kernels::requantize): q8 (symmetric, codes 1…255), q6, q5 and q4
-// (symmetric, of a few scales the one with the least squared error). Throws std::invalid_argument for others.
+// (symmetric, of a few scales the one with the least squared error, large values counting more). Throws
+// std::invalid_argument for others.
 CodeLayout requantized_layout(WeightFormat format);
 
 }  // namespace typebar
