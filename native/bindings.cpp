@@ -96,20 +96,31 @@ nb::list step(Model& model, const Array<std::int32_t, 1>& tokens, const Array<st
   return results;
 }
 
-nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(Model& model, const Array<std::int32_t, 1>& tokens,
-                                                  const Array<std::int32_t, 1>& lengths,
-                                                  const Array<std::int32_t, 1>& starts,
-                                                  const Array<std::int32_t, 2>& block_tables, int best_needed) {
-  const Batch batch = make_batch(tokens, lengths, starts, block_tables);
-  const std::size_t rows = tokens.size(), cols = model.config().vocab_size;
-  auto values = std::make_unique_for_overwrite<float[]>(rows * cols);
+using Logits = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+// What `compute` writes for so many tokens.
+template <class Compute>
+Logits make_logits(const Model& model, std::size_t tokens, Compute&& compute) {
+  const std::size_t cols = model.config().vocab_size;
+  auto values = std::make_unique_for_overwrite<float[]>(tokens * cols);
   {
     nb::gil_scoped_release release;
-    model.logits(batch, values.get(), best_needed);
+    compute(values.get());
   }
   float* data = values.release();
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
-  return {data, {rows, cols}, owner};
+  return {data, {tokens, cols}, owner};
+}
+
+Logits logits(Model& model, const Array<std::int32_t, 1>& tokens, const Array<std::int32_t, 1>& lengths,
+              const Array<std::int32_t, 1>& starts, const Array<std::int32_t, 2>& block_tables) {
+  const Batch batch = make_batch(tokens, lengths, starts, block_tables);
+  return make_logits(model, tokens.size(), [&](float* out) { model.logits(batch, out); });
+}
+
+Logits logits_again(Model& model, int best_needed) {
+  return make_logits(model, std::size_t(model.last_tokens()),
+                     [&](float* out) { model.logits_again(out, best_needed); });
 }
 
 SampledToken draw(const Sampler& sampler, const Array<float, 1>& logits, std::uint64_t position) {
@@ -289,7 +300,8 @@ NB_MODULE(_native, m) {
           "tensors"_a, "quantization"_a, "interleaved_rope"_a)
       .def("step", &step, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "samplers"_a,
            "proposed"_a = nb::none())
-      .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a, "best_needed"_a = 0)
+      .def("logits", &logits, "tokens"_a, "lengths"_a, "starts"_a, "block_tables"_a)
+      .def("logits_again", &logits_again, "best_needed"_a = 0)
       .def("copy_block", &Model::copy_block, "source"_a, "destination"_a)
       .def("release_kv", &Model::release_kv)
       .def("memory", &memory)

@@ -1,5 +1,6 @@
 #include "formats.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -211,17 +212,25 @@ void decode_q6_k(Bytes block, int count, float* values) {
   }
 }
 
-// Types with f16 scales of their own: one block of codes at a time.
+// Types with f16 scales of their own, in runs of codes that have left the store buffer when they are read back: a load
+// of 16 bytes waits for two stores of 8.
 void decode_codes(FileType type, const std::byte* source, int blocks, float* values) {
+  constexpr int kRun = 1024;
   const CodeLayout layout = lossless_layout(type);
-  std::uint8_t codes[128];
-  std::uint16_t scale, min = 0;
-  const int size = traits(type).block;
-  for (int b = 0; b < blocks; ++b) {
-    unpack_row(type, source + std::size_t(b) * traits(type).block_bytes, size, {codes, &scale, &min});
-    const float s = half_to_float(scale), m = half_to_float(min);
-    for (int j = 0; j < size; ++j) {
-      values[b * size + j] = layout.symmetric ? s * float(int(codes[j]) - layout.zero) : s * float(codes[j]) - m;
+  std::uint8_t codes[kRun];
+  std::uint16_t scales[kRun / 32], mins[kRun / 32];
+  const int size = traits(type).block, most = kRun / size;
+  for (int first = 0; first < blocks; first += most, source += std::size_t(most) * traits(type).block_bytes) {
+    const int count = std::min(most, blocks - first) * size;
+    unpack_row(type, source, count, {codes, scales, mins});
+    for (int k = 0; k < count; k += 32, values += 32) {
+      const float s = half_to_float(scales[k / size]);
+      if (layout.symmetric) {
+        for (int j = 0; j < 32; ++j) values[j] = s * float(int(codes[k + j]) - layout.zero);
+      } else {
+        const float m = half_to_float(mins[k / size]);
+        for (int j = 0; j < 32; ++j) values[j] = s * float(codes[k + j]) - m;
+      }
     }
   }
 }
@@ -268,6 +277,16 @@ CodeLayout lossless_layout(FileType type) {
     case FileType::u8_128: return {WeightFormat::q8, traits(type).block, false, 0};
   }
   throw std::invalid_argument("unknown weight type");
+}
+
+CodeLayout requantized_layout(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::q4: return {format, kGroup, true, 8};
+    case WeightFormat::q5: return {format, kGroup, true, 16};
+    case WeightFormat::q6: return {format, kGroup, true, 32};
+    case WeightFormat::q8: return {format, kGroup, true, 128};
+    default: throw std::invalid_argument("weights can be requantized to q4, q5, q6 and q8");
+  }
 }
 
 void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row) {

@@ -56,10 +56,9 @@ struct CodeRow {
 void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row);
 // Any file type → f32 from the file's own scales: exact, or for types with a min the nearest f32.
 void decode_row(FileType type, const std::byte* source, int cols, float* values);
-// Round-to-nearest requantization of f32 values to the layouts of `--quant`: q8 (symmetric, codes 1…255), q6, q5 and q4
-// (symmetric, of a few scales the one with the least squared error). A group that holds a value that is not finite, or
-// too large for an f16 scale, gets an infinite scale.
+// The layouts of `--quant`, rounded to nearest (Kernels::requantize): q8 (symmetric, codes 1…255), q6, q5 and q4
+// (symmetric, of a few scales the one with the least squared error, large values counting more). Throws
+// std::invalid_argument for others.
 CodeLayout requantized_layout(WeightFormat format);
-void quantize_row(WeightFormat format, const float* values, int cols, CodeRow row);
 
 }  // namespace typebar

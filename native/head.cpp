@@ -33,6 +33,12 @@ bool may_hold_best(const Screen& screen, std::span<const float> bounds, int tile
   return false;
 }
 
+int count_passed(const Screen& screen, std::span<const float> bounds, int tiles) {
+  int passed = 0;
+  for (int tile = 0; tile < tiles; ++tile) passed += may_hold_best(screen, bounds, tiles, tile);
+  return passed;
+}
+
 }  // namespace
 
 void screen_spread(const PackedMatrix& w, const Activations& x, int row, const Screen& screen) {
@@ -57,7 +63,7 @@ void all_logits(Team& team, int member, const Kernels& kernels, const PackedMatr
   });
 }
 
-void best_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
+bool best_logits(Team& team, int member, const Kernels& kernels, const PackedMatrix& w, const Activations& x,
                  std::span<const int> best, int usable, const Screen& screen, float* buffer, float* logits) {
   const int tiles = w.tiles();
   const int taken = chunk_tiles(w, x.rows, team.size());
@@ -69,6 +75,10 @@ void best_logits(Team& team, int member, const Kernels& kernels, const PackedMat
   std::vector<float> bounds;  // every member finds them: less than one more barrier
   for (int row = 0; row < x.rows; ++row) {
     bounds.push_back(bound_of_best(screen.lower + std::size_t(row) * tiles, tiles, best[row], kernels));
+  }
+  if (count_passed(screen, bounds, tiles) > tiles / kMostPassed) {
+    all_logits(team, member, kernels, w, x, buffer, logits);
+    return false;
   }
   team.for_chunks(member, (tiles + kTilesChecked - 1) / kTilesChecked, [&](int chunk) {
     for (int tile = chunk * kTilesChecked; tile < std::min((chunk + 1) * kTilesChecked, tiles); ++tile) {
@@ -86,6 +96,7 @@ void best_logits(Team& team, int member, const Kernels& kernels, const PackedMat
       }
     }
   });
+  return true;
 }
 
 }  // namespace typebar

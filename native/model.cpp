@@ -305,18 +305,24 @@ void Model::head(int member, std::span<const int> rows, std::span<const int> bes
   });
   float* buffer = scratch_.tile_buffers[member];
   if (screened) {
-    best_logits(team_, member, kernels_, output_layer(), x, best, config_.usable_vocab, scratch_.screen, buffer,
-                logits);
+    const bool worth_it = best_logits(team_, member, kernels_, output_layer(), x, best, config_.usable_vocab,
+                                      scratch_.screen, buffer, logits);
+    if (!worth_it && member == 0) screen_pause_.begin(*std::max_element(best.begin(), best.end()));
   } else {
     all_logits(team_, member, kernels_, output_layer(), x, buffer, logits);
   }
 }
 
-// Empty when all logits are needed, of one row at least.
-std::vector<int> Model::screened_best(std::vector<int> best) const {
-  const auto screened = [](int count) { return count >= 1 && count <= kMostScreened; };
-  if (!screens() || !std::all_of(best.begin(), best.end(), screened)) best.clear();
-  return best;
+bool Model::can_screen_best(std::span<const int> best) const {
+  return screens() &&
+         std::all_of(best.begin(), best.end(), [](int count) { return count >= 1 && count <= kMostScreened; });
+}
+
+// Whether a step that draws from so many best logits a row uses the screen.
+bool Model::screens_step(std::span<const int> best) {
+  if (best.empty() || !can_screen_best(best)) return false;
+  const int most = *std::max_element(best.begin(), best.end());
+  return int(best.size()) <= most_screened_rows(output_layer(), most == 1) && !screen_pause_.skips(most);
 }
 
 void Model::check(const Batch& batch, std::span<Sampler* const> samplers) const {
@@ -367,7 +373,7 @@ std::vector<Model::Draw> Model::step(const Batch& batch, std::span<Sampler* cons
       best.push_back(samplers[s]->best_needed(i));
     }
   }
-  best = screened_best(std::move(best));
+  if (!screens_step(best)) best.clear();
   std::vector<Draw> drawn(batch.sequences());
   team_.run([&](int member) {
     embed(member, batch);
@@ -382,18 +388,27 @@ std::vector<Model::Draw> Model::step(const Batch& batch, std::span<Sampler* cons
   return drawn;
 }
 
-void Model::logits(const Batch& batch, float* out, int best_needed) {
+void Model::logits(const Batch& batch, float* out) {
   check(batch);
-  const std::vector<int> best = screened_best(std::vector<int>(kLogitRows, best_needed));
   plan(batch);
   team_.run([&](int member) {
     embed(member, batch);
     for (int i = 0; i < config_.num_layers; ++i) layer(member, batch, i);
-    for (int row = 0; row < tokens_; row += kLogitRows) {
+  });
+  logits_again(out, 0);
+}
+
+void Model::logits_again(float* out, int best_needed) {
+  require(tokens_ > 0, "no step has run yet");
+  const std::vector<int> best(kRowBlock, best_needed);
+  const bool screened = can_screen_best(best);
+  const int most = screened ? kRowBlock : kLogitRows;
+  team_.run([&](int member) {
+    for (int row = 0; row < tokens_; row += most) {
       int rows[kLogitRows];
-      const int count = std::min(kLogitRows, tokens_ - row);
+      const int count = std::min(most, tokens_ - row);
       for (int i = 0; i < count; ++i) rows[i] = row + i;
-      head(member, {rows, std::size_t(count)}, std::span(best).first(best.empty() ? 0 : count),
+      head(member, {rows, std::size_t(count)}, std::span(best).first(screened ? count : 0),
            out + std::size_t(row) * config_.vocab_size);
     }
   });

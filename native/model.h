@@ -80,9 +80,12 @@ class Model {
   };
   std::vector<Draw> step(const Batch& batch, std::span<Sampler* const> samplers);
 
-  // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size]; where screens() and best_needed > 0
+  // Runs the batch and writes the logits of every token, [Σ lengths][vocab_size].
+  void logits(const Batch& batch, float* out);
+  // The same once more for the tokens of the last batch, by the output layer alone; where screens() and best_needed > 0
   // perhaps only that many of the largest, −inf for others.
-  void logits(const Batch& batch, float* out, int best_needed = 0);
+  void logits_again(float* out, int best_needed);
+  int last_tokens() const { return tokens_; }
   bool screens() const { return config_.screened_head && can_screen(output_layer()); }
 
   void copy_block(int from, int to);
@@ -147,7 +150,8 @@ class Model {
   void gate_up(int member, const LayerWeights& w);
   void draw(const Drawing& drawing, Sampler& sampler, Draw& drawn) const;
   void head(int member, std::span<const int> rows, std::span<const int> best, float* logits);
-  std::vector<int> screened_best(std::vector<int> best) const;
+  bool can_screen_best(std::span<const int> best) const;
+  bool screens_step(std::span<const int> best);
 
   AttentionShape attention_shape() const { return {config_.num_heads, config_.num_kv_heads, config_.head_dim}; }
   int qkv_stride() const { return config_.query_size() + 2 * config_.kv_size(); }
@@ -171,6 +175,8 @@ class Model {
   std::size_t weight_bytes_ = 0;
   bool reads_dense_ = false;  // some matrix is not quantized
   bool loaded_ = false;
+
+  ScreenPause screen_pause_;
 
   Scratch scratch_{};
   int tokens_ = 0;                   // of the step in hand

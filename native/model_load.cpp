@@ -130,16 +130,17 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
 
   for (const PendingOrder& p : orders) *p.order = load_order(*p.source, p.source->cols);
   for (const PendingVector& p : vectors) *p.vector = load_vector(*p.source, p.interleaved_head_dim, arena_);
-  for (const Pending& p : matrices) *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_);
+  for (const Pending& p : matrices)
+    *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_, kernels_);
   if (head) {
-    head_ = pack(*head, head_quantization(quantization), 0, arena_, team_);
+    head_ = pack(*head, head_quantization(quantization), 0, arena_, team_, kernels_);
     if (embed.data) {
-      embed_ = pack(embed, Quantization::keep, 0, arena_, team_);
+      embed_ = pack(embed, Quantization::keep, 0, arena_, team_, kernels_);
     } else {
       embed_rows_ = std::make_unique<FileRows>(embed);
     }
   } else {
-    embed_ = pack(embed, head_quantization(quantization), 0, arena_, team_);
+    embed_ = pack(embed, head_quantization(quantization), 0, arena_, team_, kernels_);
   }
   for (const MatrixInfo& m : this->matrices()) {
     weight_bytes_ += m.matrix->bytes();

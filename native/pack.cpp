@@ -117,9 +117,10 @@ struct Scratch {
 // Packs rows of one tensor. Members share it and write disjoint tiles.
 class Packer {
  public:
-  Packer(const TensorSource& source, const CodeLayout& layout, int interleaved_head_dim, Arena& arena)
+  Packer(const TensorSource& source, const CodeLayout& layout, int interleaved_head_dim, Arena& arena,
+         const Kernels& kernels)
       : source_(source),
-        layout_(layout),
+        kernels_(kernels),
         head_dim_(interleaved_head_dim),
         row_bytes_(file_row_bytes(source.type, source.cols)),
         as_in_file_(layout.format == lossless_layout(source.type).format) {
@@ -140,15 +141,21 @@ class Packer {
 
   const PackedMatrix& matrix() const { return matrix_; }
 
+  // `first` is the first row of a tile.
   void pack_rows(int first, int count, Scratch& scratch) const {
     const std::byte* const rows = head_dim_ == 0 ? read_rows(source_, first, count, scratch.file) : nullptr;
+    scratch.values.resize(std::size_t{kTileRows} * matrix_.cols);
     for (int k = 0; k < count; ++k) {
       const std::byte* const row =
           rows ? rows + k * row_bytes_ : read_rows(source_, interleaved_row(first + k, head_dim_), 1, scratch.file);
-      if (matrix_.quantized()) {
+      if (!matrix_.quantized()) {
+        pack_elements(first + k, row, scratch);
+      } else if (as_in_file_) {
         pack_codes(first + k, row, scratch);
       } else {
-        pack_elements(first + k, row, scratch);
+        const int in_tile = k % kTileRows;
+        decode_row(source_.type, row, matrix_.cols, &scratch.values[std::size_t(in_tile) * matrix_.cols]);
+        if (in_tile == kTileRows - 1 || k == count - 1) requantize_tile((first + k) / kTileRows, in_tile + 1, scratch);
       }
     }
   }
@@ -160,16 +167,10 @@ class Packer {
     scratch.scales.resize(scale_count);
     scratch.mins.resize(scale_count);
     const CodeRow codes{scratch.codes.data(), scratch.scales.data(), scratch.mins.data()};
-    if (as_in_file_) {
-      unpack_row(source_.type, source, matrix_.cols, codes);
-    } else {
-      quantize_row(matrix_.format, decode(source, scratch), matrix_.cols, codes);
-    }
+    unpack_row(source_.type, source, matrix_.cols, codes);
     if (!all_finite(WeightFormat::f16, codes.scales, scale_count) ||
         (mins_ != nullptr && !all_finite(WeightFormat::f16, codes.mins, scale_count))) {
-      fail(source_, "has a scale in row " + std::to_string(row) +
-                        " that is not a finite f16 number: the file is damaged, or made with values too large for its "
-                        "type; download it again or use another file of this model");
+      fail_scale(row);
     }
     const std::size_t tile_groups = std::size_t(row / kTileRows) * matrix_.groups();
     const int r = row % kTileRows;
@@ -179,8 +180,31 @@ class Packer {
     if (mins_) interleave_scales(r, codes.mins, scale_count, mins_ + tile_groups * matrix_.scale_stride());
   }
 
+  void requantize_tile(int tile, int rows, Scratch& scratch) const {
+    std::fill(scratch.values.begin() + std::size_t(rows) * matrix_.cols, scratch.values.end(), 0.0f);
+    const std::size_t tile_groups = std::size_t(tile) * matrix_.groups(), scale_count = matrix_.groups() * kTileRows;
+    std::uint16_t* const scales = scales_ + tile_groups * matrix_.scale_stride();
+    kernels_.requantize(matrix_.format, scratch.values.data(), matrix_.cols,
+                        nibbles_ + tile_groups * matrix_.nibble_stride(),
+                        extra_ ? extra_ + tile_groups * matrix_.extra_stride() : nullptr, scales);
+    if (all_finite(WeightFormat::f16, scales, scale_count)) return;
+    for (std::size_t k = 0; k < scale_count; ++k) {
+      if (!all_finite(WeightFormat::f16, scales + k, 1)) fail_scale(tile * kTileRows + int(k % kTileRows));
+    }
+  }
+
+  [[noreturn]] void fail_scale(int row) const {
+    fail(source_, "has a scale in row " + std::to_string(row) +
+                      " that is not a finite f16 number: the file is damaged, or made with values too large for its "
+                      "type; download it again or use another file of this model");
+  }
+
   void pack_elements(int row, const std::byte* source, Scratch& scratch) const {
-    const void* const elements = as_in_file_ ? source : static_cast<const void*>(decode(source, scratch));
+    const void* elements = source;
+    if (!as_in_file_) {
+      decode_row(source_.type, source, matrix_.cols, scratch.values.data());
+      elements = scratch.values.data();
+    }
     if (!all_finite(matrix_.format, elements, matrix_.cols)) {
       fail(source_, "holds a weight in row " + std::to_string(row) + " that is not a finite number; download it again");
     }
@@ -189,14 +213,8 @@ class Packer {
                         nibbles_ + tile_groups * matrix_.nibble_stride());
   }
 
-  const float* decode(const std::byte* source, Scratch& scratch) const {
-    scratch.values.resize(matrix_.cols);
-    decode_row(source_.type, source, matrix_.cols, scratch.values.data());
-    return scratch.values.data();
-  }
-
   const TensorSource& source_;
-  const CodeLayout layout_;
+  const Kernels& kernels_;
   const int head_dim_;
   const std::size_t row_bytes_;
   const bool as_in_file_;
@@ -208,10 +226,10 @@ class Packer {
 }  // namespace
 
 PackedMatrix pack(const TensorSource& source, Quantization quantization, int interleaved_head_dim, Arena& arena,
-                  Team& team) {
+                  Team& team, const Kernels& kernels) {
   check_shape(source, kGroup);
   check_heads(source, source.rows, interleaved_head_dim);
-  const Packer packer(source, held_layout(source.type, quantization), interleaved_head_dim, arena);
+  const Packer packer(source, held_layout(source.type, quantization), interleaved_head_dim, arena, kernels);
   // A chunk is whole tiles, about 64 KB of the file: it stays in the second-level cache between read and write.
   const std::size_t tile_bytes = kTileRows * file_row_bytes(source.type, source.cols);
   const int chunk_rows = kTileRows * std::max(1, int(std::size_t{65536} / tile_bytes));

@@ -6,6 +6,7 @@
 
 #include "arena.h"
 #include "formats.h"
+#include "kernels/kernels.h"
 #include "packed_matrix.h"
 #include "team.h"
 
@@ -31,7 +32,7 @@ enum class Quantization : std::uint8_t { keep, q8, q6, q5, q4, f32 };
 // std::runtime_error that names the tensor for columns that are not a multiple of 32 (and of the file type's block), a
 // short read, and a weight or scale that is not finite.
 PackedMatrix pack(const TensorSource& source, Quantization quantization, int interleaved_head_dim, Arena& arena,
-                  Team& team);
+                  Team& team, const Kernels& kernels);
 
 // A vector of `rows`·`cols` values (at most 2^24) as f32, the same permutation applied when asked. The same errors.
 float* load_vector(const TensorSource& source, int interleaved_head_dim, Arena& arena);

@@ -87,6 +87,12 @@ struct Kernels {
   float (*max_value)(const float* x, int n);
   // Σ exp((x − max) · inverse_temperature), any n.
   float (*sum_exp)(const float* x, int n, float max, float inverse_temperature);
+
+  // Rounds eight rows of `cols` values (a multiple of 32), one after another, to a tile of codes with a scale for each
+  // 32, see requantized_layout(). Where one of 32 is not finite, or too large for an f16 scale, the scale is not
+  // finite.
+  void (*requantize)(WeightFormat format, const float* values, int cols, std::uint8_t* nibbles, std::uint8_t* extra,
+                     std::uint16_t* scales);
 };
 
 // Floats of AttentionTask::scratch for `rows` = tokens · heads.

@@ -28,6 +28,9 @@ inline f32x8 max(f32x8 a, f32x8 b) {
 inline f32x8 min(f32x8 a, f32x8 b) {
   return {vbslq_f32(vcltq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcltq_f32(a.hi, b.hi), a.hi, b.hi)};
 }
+inline f32x8 select_greater(f32x8 a, f32x8 b, f32x8 x, f32x8 y) {
+  return {vbslq_f32(vcgtq_f32(a.lo, b.lo), x.lo, y.lo), vbslq_f32(vcgtq_f32(a.hi, b.hi), x.hi, y.hi)};
+}
 inline f32x8 sqrt(f32x8 a) { return {vsqrtq_f32(a.lo), vsqrtq_f32(a.hi)}; }
 inline f32x8 abs(f32x8 a) { return {vabsq_f32(a.lo), vabsq_f32(a.hi)}; }
 inline f32x8 load_half(const std::uint16_t* p) {
@@ -43,6 +46,16 @@ inline f32x8 to_float(i32x8 a) { return {vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi
 inline void store_half(std::uint16_t* p, f32x8 a) {
   vst1q_u16(p, vreinterpretq_u16_f16(vcombine_f16(vcvt_f16_f32(a.lo), vcvt_f16_f32(a.hi))));
 }
+inline i32x8 broadcast_int(std::int32_t a) { return {vdupq_n_s32(a), vdupq_n_s32(a)}; }
+inline i32x8 operator&(i32x8 a, i32x8 b) { return {vandq_s32(a.lo, b.lo), vandq_s32(a.hi, b.hi)}; }
+inline i32x8 operator|(i32x8 a, i32x8 b) { return {vorrq_s32(a.lo, b.lo), vorrq_s32(a.hi, b.hi)}; }
+inline i32x8 operator<<(i32x8 a, int bits) {
+  return {vshlq_s32(a.lo, vdupq_n_s32(bits)), vshlq_s32(a.hi, vdupq_n_s32(bits))};
+}
+inline int32x4_t shift_right(int32x4_t a, int bits) {
+  return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-bits)));
+}
+inline i32x8 operator>>(i32x8 a, int bits) { return {shift_right(a.lo, bits), shift_right(a.hi, bits)}; }
 inline i32x8 round_to_int(f32x8 a) { return {vcvtnq_s32_f32(a.lo), vcvtnq_s32_f32(a.hi)}; }
 inline f32x8 exp2_int(i32x8 n) {
   const int32x4_t bias = vdupq_n_s32(127);
@@ -66,4 +79,23 @@ inline float sum(f32x8 a) {
 inline float max(f32x8 a) {
   const f32x8 swapped = max(a, f32x8{a.hi, a.lo});
   return vmaxvq_f32(swapped.lo);
+}
+// Lane j of vector i becomes lane i of vector j, in blocks of 4 × 4.
+inline void transpose(float32x4_t& a, float32x4_t& b, float32x4_t& c, float32x4_t& d) {
+  const float32x4x2_t ab = vtrnq_f32(a, b), cd = vtrnq_f32(c, d);
+  a = vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0]));
+  b = vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1]));
+  c = vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0]));
+  d = vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1]));
+}
+inline void transpose(f32x8 (&rows)[8]) {
+  for (int i = 0; i < 8; i += 4) {
+    transpose(rows[i].lo, rows[i + 1].lo, rows[i + 2].lo, rows[i + 3].lo);
+    transpose(rows[i].hi, rows[i + 1].hi, rows[i + 2].hi, rows[i + 3].hi);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const float32x4_t upper = rows[i].hi;
+    rows[i].hi = rows[i + 4].lo;
+    rows[i + 4].lo = upper;
+  }
 }

@@ -82,14 +82,21 @@ std::vector<float> full(const Kernels& kernels, const Rows& rows) {
   return logits;
 }
 
-std::vector<float> screened(const Kernels& kernels, const Rows& rows, const std::vector<int>& best, int threads = 1) {
+struct Screened {
+  std::vector<float> logits;
+  bool worth_it;
+};
+
+Screened screened(const Kernels& kernels, const Rows& rows, const std::vector<int>& best, int threads = 1) {
   Team team(threads);
   std::vector<float> buffers(std::size_t(threads) * kTileBuffer), logits(std::size_t(rows.x.rows) * kOutputs, NAN);
+  std::vector<char> worth_it(std::size_t(threads), 0);
   team.run([&](int member) {
-    best_logits(team, member, kernels, rows.w, rows.x, best, kUsable, rows.screen,
-                buffers.data() + std::size_t(member) * kTileBuffer, logits.data());
+    worth_it[std::size_t(member)] = best_logits(team, member, kernels, rows.w, rows.x, best, kUsable, rows.screen,
+                                                buffers.data() + std::size_t(member) * kTileBuffer, logits.data());
   });
-  return logits;
+  for (const char other : worth_it) CHECK(other == worth_it[0]);
+  return {logits, worth_it[0] != 0};
 }
 
 }  // namespace
@@ -125,11 +132,11 @@ TEST_CASE("the best logits are those of the full output layer, to the bit") {
     for (const std::string& isa : usable_isas()) {
       const Kernels& kernels = select_kernels(isa);
       for (const std::vector<int>& best :
-           {std::vector<int>{1}, {20}, {1, 20, 300}, {1, 1, 1, 1}, {2, 1, 1, 7, 40, 1}}) {
+           {std::vector<int>{1}, {2, 1}, {20}, {1, 20, 300}, {1, 1, 1, 1}, {2, 1, 1, 7, 40, 1}}) {
         const Rows rows(layer.w, random_normal(best.size() * kCols, 100 + unsigned(best.size())));
         const auto exact = full(kernels, rows);
         for (const int threads : {1, 3}) {
-          const auto found = screened(kernels, rows, best, threads);
+          const auto [found, worth_it] = screened(kernels, rows, best, threads);
           int computed = 0;
           for (std::size_t row = 0; row < best.size(); ++row) {
             const float* expected = exact.data() + row * kOutputs;
@@ -143,8 +150,10 @@ TEST_CASE("the best logits are those of the full output layer, to the bit") {
               if (o < kUsable && expected[o] >= order[std::size_t(best[row]) - 1]) CHECK(kept);
             }
           }
-          if (best.size() == 1) CHECK(computed < kOutputs / 2);
-          if (best == std::vector<int>{1, 1, 1, 1}) CHECK(computed < 4 * kOutputs * 3 / 4);
+          const int all = int(best.size()) * kOutputs;
+          CHECK((worth_it ? computed <= all / kMostPassed : computed == all));
+          if (best == std::vector<int>{1} || best == std::vector<int>{2, 1}) CHECK(worth_it);
+          if (best == std::vector<int>{20}) CHECK_FALSE(worth_it);
         }
       }
     }
@@ -154,10 +163,28 @@ TEST_CASE("nothing is screened where NaN or too many best logits leave no bound"
   std::vector<float> values = random_normal(2 * kCols, 7);
   const PackedMatrix& w = layers()[0].w;
   const Rows rows(w, values);
-  CHECK(same_bits(screened(select_kernels(), rows, {1, kOutputs}), full(select_kernels(), rows)));
+  CHECK(same_bits(screened(select_kernels(), rows, {1, kOutputs}).logits, full(select_kernels(), rows)));
   values[3] = NAN;
   const Rows damaged(w, values);
-  CHECK(same_bits(screened(select_kernels(), damaged, {1, 1}), full(select_kernels(), damaged)));
+  CHECK(same_bits(screened(select_kernels(), damaged, {1, 1}).logits, full(select_kernels(), damaged)));
+}
+
+TEST_CASE("after a screen that did not pay, draws that need as many logits go without one for a while") {
+  ScreenPause pause;
+  CHECK_FALSE(pause.skips(20));
+  pause.begin(20);
+  for (int step = 0; step < ScreenPause::kSteps; ++step) {
+    CHECK_FALSE(pause.skips(1));  // fewer are needed
+    CHECK(pause.skips(20 + step));
+  }
+  CHECK_FALSE(pause.skips(20));
+}
+
+TEST_CASE("few rows are worth a screen, more where they are greedy and where it leaves more bits out") {
+  CHECK(most_screened_rows(layers()[0].w, true) == 4);
+  CHECK(most_screened_rows(layers()[0].w, false) == 2);
+  CHECK(most_screened_rows(layers()[1].w, true) == 2);
+  CHECK(most_screened_rows(layers()[1].w, false) == 1);
 }
 
 TEST_CASE("only symmetric matrices of 6 and 8 bits can be screened") {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cpu.h"
 #include "half.h"
 #include "pack.h"
 #include "tests/reference_blocks.h"
@@ -41,7 +42,7 @@ TensorSource in_memory(FileType type, int rows, int cols, const std::vector<std:
 
 PackedMatrix pack_alone(const TensorSource& source, Quantization quantization, Arena& arena, int head_dim = 0) {
   Team team(1);
-  return pack(source, quantization, head_dim, arena, team);
+  return pack(source, quantization, head_dim, arena, team, select_kernels());
 }
 
 // What packed_matrix.h says of each byte, word for word.
@@ -205,14 +206,15 @@ TEST_CASE("pack: a row comes back as the codes with f16 scales mean it") {
   }
 }
 
-TEST_CASE("pack: requantized rows are what quantize_row says; a format that fits is kept") {
+TEST_CASE("pack: requantized rows are what the kernel says, padded with zeros; a format that fits is kept") {
   std::mt19937 random(14);
   std::normal_distribution<float> normal(0.0f, 0.1f);
-  const int rows = 10, cols = 128;
+  const int rows = 18, cols = 128;
   std::vector<float> values(rows * cols);
   for (float& value : values) value = normal(random);
   std::vector<std::uint8_t> data(values.size() * 4);
   std::memcpy(data.data(), values.data(), data.size());
+  values.resize(24 * cols);
   for (const auto& [quantization, format, most] : {std::tuple{Quantization::q4, WeightFormat::q4, 0.07f},
                                                    {Quantization::q5, WeightFormat::q5, 0.035f},
                                                    {Quantization::q6, WeightFormat::q6, 0.018f},
@@ -222,15 +224,22 @@ TEST_CASE("pack: requantized rows are what quantize_row says; a format that fits
     CHECK(m.format == format);
     CHECK(m.mins == nullptr);
     for (int row = 0; row < rows; ++row) {
-      std::vector<std::uint8_t> codes(cols);
-      std::vector<std::uint16_t> scales(cols / 32);
-      quantize_row(format, &values[row * cols], cols, {codes.data(), scales.data(), nullptr});
       const auto held = row_of(m, row);
-      for (int col = 0; col < cols; ++col) {
-        REQUIRE(held[col] == half_to_float(scales[col / 32]) * float(codes[col] - m.zero));
-        REQUIRE(std::fabs(held[col] - values[row * cols + col]) <= most);
-      }
+      for (int col = 0; col < cols; ++col) REQUIRE(std::fabs(held[col] - values[row * cols + col]) <= most);
     }
+    PackedMatrix expected = m;
+    const std::size_t tile_groups = std::size_t(m.tiles()) * m.groups(), groups = m.groups();
+    std::vector<std::uint8_t> nibbles(tile_groups * m.nibble_stride()), extra(tile_groups * m.extra_stride());
+    std::vector<std::uint16_t> scales(tile_groups * m.scale_stride());
+    for (int tile = 0; tile < m.tiles(); ++tile) {
+      select_kernels().requantize(format, &values[tile * 8 * cols], cols, &nibbles[tile * groups * m.nibble_stride()],
+                                  extra.data() + tile * groups * m.extra_stride(),
+                                  &scales[tile * groups * m.scale_stride()]);
+    }
+    expected.nibbles = nibbles.data();
+    expected.extra = extra.data();
+    expected.scales = scales.data();
+    CHECK(same_bytes(m, expected));
   }
   const auto blocks = reference::random_rows(FileType::q4_1, rows, cols, random);
   Arena arena;
@@ -257,7 +266,7 @@ TEST_CASE("pack: from a file at an offset and with several members it is the sam
       const PackedMatrix alone = pack_alone(in_memory(type, rows, cols, data), quantization, arena);
       for (const int members : {1, 3}) {
         Team team(members);
-        CHECK(same_bytes(alone, pack(in_file, quantization, 0, arena, team)));
+        CHECK(same_bytes(alone, pack(in_file, quantization, 0, arena, team, select_kernels())));
       }
     }
   }
@@ -332,7 +341,7 @@ TEST_CASE("pack: damaged tensors are refused by name, whichever member meets the
         for (const int members : {1, 3}) {
           Team team(members);
           Arena arena;
-          CHECK_THROWS_WITH_AS(pack(in_memory(type, rows, cols, data), quantization, 0, arena, team),
+          CHECK_THROWS_WITH_AS(pack(in_memory(type, rows, cols, data), quantization, 0, arena, team, select_kernels()),
                                doctest::Contains("tensor 'blk.0.attn_q.weight' h"), std::runtime_error);
         }
       }
@@ -349,7 +358,7 @@ TEST_CASE("pack: a file cut short, an unreadable one and shapes that do not fit 
   Arena arena;
   const auto message = [&](const TensorSource& source) {
     try {
-      pack(source, Quantization::keep, 0, arena, team);
+      pack(source, Quantization::keep, 0, arena, team, select_kernels());
     } catch (const std::runtime_error& error) {
       return std::string(error.what());
     }

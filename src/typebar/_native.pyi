@@ -120,11 +120,14 @@ class Model:
         lengths: npt.NDArray[np.int32],
         starts: npt.NDArray[np.int32],
         block_tables: npt.NDArray[np.int32],
-        best_needed: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """As step(), but returns the logits of every token, [sum(lengths), vocab_size].
+        """As step(), but returns the logits of every token, [sum(lengths), vocab_size]."""
+
+    def logits_again(self, best_needed: int = 0) -> npt.NDArray[np.float32]:
+        """The logits of the tokens of the last step() or logits() once more, by the output layer alone.
 
         best_needed > 0: only that many of the largest, as the screened output layer finds them; others may be -inf.
+        Raises ValueError where no step has run.
         """
 
     @property
