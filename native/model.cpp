@@ -400,9 +400,9 @@ void Model::logits(const Batch& batch, float* out) {
 
 void Model::logits_again(float* out, int best_needed) {
   require(tokens_ > 0, "no step has run yet");
-  const std::vector<int> best(kRowBlock, best_needed);
+  const std::vector<int> best(kFewRows, best_needed);
   const bool screened = can_screen_best(best);
-  const int most = screened ? kRowBlock : kLogitRows;
+  const int most = screened ? kFewRows : kLogitRows;
   team_.run([&](int member) {
     for (int row = 0; row < tokens_; row += most) {
       int rows[kLogitRows];
