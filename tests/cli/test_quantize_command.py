@@ -106,7 +106,7 @@ def test_llama_cpp_runs_it_as_we_do(options, smollm_path, tmp_path):
     ("to", "options", "told"),
     [
         ("q.bin", (), "DST must be the name of a file that ends in .gguf"),
-        ("q.gguf", ("--method", "magic"), "--method must be rtn or awq"),
+        ("q.gguf", ("--method", "magic"), "--method must be rtn or awq or gptq"),
         ("q.gguf", ("--bits", 3), "--bits must be 4, 5 or 8, got 3"),
         ("q.gguf", ("--bits", 8, "--asymmetric"), "--asymmetric must be left away"),
         ("q.gguf", ("--calibration", "text.txt"), "--calibration must be left away"),

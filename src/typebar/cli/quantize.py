@@ -18,10 +18,13 @@ def quantize(
         bool, typer.Option("--asymmetric", help="An offset for each group too, half a bit a weight more.")
     ] = False,
     method: Annotated[
-        str, typer.Option(help="rtn: each weight to the nearest code; awq: inputs that matter more finely.")
+        str,
+        typer.Option(
+            help="rtn: to the nearest code; awq: inputs that matter more finely; gptq: also making up for errors."
+        ),
     ] = "rtn",
     calibration: Annotated[
-        str, typer.Option(help="For awq, a text file; builtin: typebar's own, Chinese, English and code.")
+        str, typer.Option(help="For awq and gptq, a text file; builtin: typebar's own, Chinese, English and code.")
     ] = "builtin",
 ) -> None:
     """Write a model with fewer bits a weight, in types that llama.cpp reads too.

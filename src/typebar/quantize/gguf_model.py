@@ -42,7 +42,7 @@ def plan_gguf(
         wanted = _type(tensor.shape, HEAD_TYPE if is_head else type_name)
         rows = _rows(checkpoint.spec, canonical) if from_folder else None
         make: Callable[[], Bytes]
-        if tensor.type == wanted and rows is None and not weights.scaled(canonical):
+        if tensor.type == wanted and rows is None and not weights.changed(canonical):
             make = tensor.read
         else:
             make = partial(_bytes, weights, canonical, wanted, rows, importance.get(canonical))
@@ -64,6 +64,9 @@ def _type(shape: tuple[int, ...], wanted: str) -> str:
 def _bytes(
     weights: Weights, name: str, type_name: str, rows: NDArray[np.intp] | None, importance: Floats | None
 ) -> Bytes:
+    if name in weights.rounded:
+        rounded = weights.rounded[name]
+        return encode(rounded if rows is None else rounded.taken(rows), type_name)
     values = weights.read(name)
     if rows is not None:
         values = values[rows]

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from typebar.errors import ModelFileError, ParameterError
 from typebar.eval.texts import BUILTIN, Text
+from typebar.model.block_types import Floats
 from typebar.model.checkpoint import Checkpoint, open_checkpoint
 from typebar.model.names import PLAIN_TYPES
 from typebar.quantize.block_codes import GROUP, ROUNDINGS
 from typebar.quantize.calibration_text import calibration_windows, read_calibration
+from typebar.quantize.compensation import compensate
 from typebar.quantize.gguf_model import plan_gguf
 from typebar.quantize.gguf_writer import file_nbytes, write_gguf
 from typebar.quantize.output import check_new, check_space, made_whole
-from typebar.quantize.rounding import Zero
-from typebar.quantize.scaling import Calibration, Grid, calibrate
+from typebar.quantize.rounding import Grid, Zero
+from typebar.quantize.scaling import calibrate
+from typebar.quantize.stage import Stage
 from typebar.quantize.weights import Weights
 
-# A named stage of so many units; the context is a function that is told of those done.
-Stage = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-
-METHODS = ("rtn", "awq")
+METHODS = ("rtn", "awq", "gptq")
 BITS = (4, 5, 8)
 
 
@@ -60,7 +58,7 @@ class Request:
 
     def texts(self) -> list[Text]:
         """What the method is calibrated on."""
-        return read_calibration(self.calibration) if self.method == "awq" else []
+        return [] if self.method == "rtn" else read_calibration(self.calibration)
 
 
 def quantize(source: Path, request: Request, stage: Stage) -> int:
@@ -77,15 +75,22 @@ def quantize(source: Path, request: Request, stage: Stage) -> int:
     size = file_nbytes(entries, tensors)
     check_space(request.to, size)
     if texts:
-        found = _calibrated(checkpoint, request, texts, stage)
-        entries, tensors = plan_gguf(checkpoint, Weights(checkpoint, found.scales), request.type_name, found.importance)
+        weights, importance = _calibrated(checkpoint, request, texts, stage)
+        entries, tensors = plan_gguf(checkpoint, weights, request.type_name, importance)
     with made_whole(request.to) as part, stage(f"writing {request.to.name}", len(tensors)) as done:
         write_gguf(part, entries, tensors, lambda _: done(1))
     return size
 
 
-def _calibrated(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> Calibration:
+def _calibrated(
+    checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage
+) -> tuple[Weights, dict[str, Floats]]:
+    """The weights to write, and by name what the squared error at each input of those to be rounded counts."""
     windows = calibration_windows(texts, checkpoint.build_tokenizer())
     rounding = ROUNDINGS[request.type_name]
     grid = Grid(rounding.bits, GROUP, rounding.zero)
-    return calibrate(checkpoint.spec, Weights(checkpoint), windows, grid, stage)
+    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, grid, stage)
+    weights = Weights(checkpoint, found.scales)
+    if request.method == "gptq":  # of scaled weights: half the divergence that it leaves without (0.12 and 0.24 nats)
+        compensate(checkpoint.spec, weights, windows, grid, stage)
+    return weights, found.importance

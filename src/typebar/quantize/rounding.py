@@ -29,12 +29,25 @@ class Zero(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """What weights are rounded to."""
+
+    bits: int
+    group: int
+    zero: Zero
+
+
+@dataclass(frozen=True, slots=True)
 class Rounded:
     """Codes [rows, cols] from 0 to 2^bits − 1; scales and offsets [rows, groups]."""
 
     codes: Bytes
     scales: Halves
     offsets: Floats
+
+    def taken(self, rows: NDArray[np.intp]) -> Rounded:
+        """These rows in this order."""
+        return Rounded(self.codes[rows], self.scales[rows], self.offsets[rows])
 
     def values(self) -> Floats:
         """The weights that the codes stand for, float32 [rows, cols]."""

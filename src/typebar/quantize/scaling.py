@@ -7,8 +7,7 @@ before gate, up; the rows of v before o; the rows of up before down. So the mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,22 +15,14 @@ import numpy as np
 from typebar.model.block_types import Floats
 from typebar.model.spec import ModelSpec
 from typebar.quantize.forward import ForwardPass, LayerInputs
-from typebar.quantize.rounding import Zero, round_weights
+from typebar.quantize.rounding import Grid, round_weights
+from typebar.quantize.stage import Stage
 from typebar.quantize.weights import Scales, Weights
 
 EXPONENTS = np.arange(0, 1, 0.1)  # of the mean magnitude of an input, that its scale is
 SAMPLED_TOKENS = 512  # that errors are measured on
 TINY = np.float32(np.finfo(np.float32).tiny)
 SMALLEST = np.float32(1e-4)  # of the mean magnitude of all inputs: what an input counts as at least
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """What weights are rounded to."""
-
-    bits: int
-    group: int
-    zero: Zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +71,7 @@ def calibrate(
     weights: Weights,
     windows: Sequence[Sequence[int]],
     grid: Grid,
-    stage: Callable[[str, int], AbstractContextManager[Callable[[int], None]]],
+    stage: Stage,
 ) -> Calibration:
     """The scales with the smallest output error over `windows` of token ids. One layer is in memory at a time."""
     found = Calibration()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BY_NAME, Floats, dequantize
 from typebar.model.checkpoint import Checkpoint
+from typebar.quantize.rounding import Rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +27,23 @@ class Scales:
 
 
 class Weights:
-    """Reads a tensor at a time, those named in `scales` scaled."""
+    """Reads a tensor at a time, those named in `scales` scaled, those in `rounded` as they are there."""
 
     def __init__(self, checkpoint: Checkpoint, scales: Mapping[str, Scales] | None = None) -> None:
         self._tensors = checkpoint.tensors
         self._scales = scales or {}
+        self.rounded: dict[str, Rounded] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def scaled(self, name: str) -> bool:
-        return name in self._scales
+    def changed(self, name: str) -> bool:
+        return name in self._scales or name in self.rounded
 
     def read(self, name: str) -> Floats:
         """float32, in the shape and row order of the file. Raises ModelFileError."""
+        if name in self.rounded:
+            return self.rounded[name].values()
         tensor = self._tensors[name]
         if tensor.type not in BY_NAME:
             raise ModelFileError(
