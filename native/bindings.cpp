@@ -1,4 +1,5 @@
-// The border to Python: numpy arrays in, plain objects out, the GIL released around work. See src/typebar/_native.pyi.
+// The border to Python: buffers of numbers in, plain objects out, the GIL released around work. See
+// src/typebar/_native.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <stdexcept>
 
 #include "bandwidth.h"
@@ -148,28 +150,34 @@ Strings make_strings(const nb::bytes& text, const Array<std::uint32_t, 1>& ends)
 
 // Strings of a GGUF array: a little-endian u64 length and UTF-8 bytes each. A vocabulary and its merges are 300 000 of
 // them at the start of every run, so they stay bytes: as Python strings they took 25 MB and 25 ms.
-std::tuple<nb::bytes, nb::ndarray<nb::numpy, std::uint32_t, nb::ndim<1>>, std::size_t> read_strings(
-    nb::bytes data, std::size_t position, std::size_t count) {
+std::tuple<nb::bytes, nb::bytes, std::size_t> read_strings(nb::bytes data, std::size_t position, std::size_t count) {
   const std::string_view bytes(data.c_str(), data.size());
   std::string text;
-  auto ends = std::make_unique_for_overwrite<std::uint32_t[]>(count);
-  std::size_t found = 0;
+  std::vector<std::uint32_t> ends;
   {
     nb::gil_scoped_release release;
-    for (; found < count && position <= bytes.size() && bytes.size() - position >= 8; ++found) {
+    ends.reserve(count);
+    while (ends.size() < count && position <= bytes.size() && bytes.size() - position >= 8) {
       std::uint64_t length;
       std::memcpy(&length, bytes.data() + position, 8);
       if (length > bytes.size() - position - 8 || text.size() + length > 0xFFFFFFFF) break;
       const std::string_view string = bytes.substr(position + 8, length);
       if (!valid_utf8(string)) break;
       text += string;
-      ends[found] = std::uint32_t(text.size());
+      ends.push_back(std::uint32_t(text.size()));
       position += 8 + length;
     }
   }
-  std::uint32_t* values = ends.release();
-  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<std::uint32_t*>(p); });
-  return {nb::bytes(text.data(), text.size()), {values, {found}, owner}, position};
+  return {nb::bytes(text.data(), text.size()), nb::bytes(ends.data(), ends.size() * sizeof(std::uint32_t)), position};
+}
+
+// Where the last `length` tokens came before, one after the other: the last such place, -1 where there is none.
+std::int64_t find_last(const Array<std::int32_t, 1>& tokens, std::size_t length) {
+  const std::span known(tokens.data(), tokens.size());
+  if (length == 0 || length >= known.size()) return -1;
+  const auto wanted = known.last(length);
+  const auto found = std::ranges::find_end(known.first(known.size() - 1), wanted);
+  return found.empty() ? -1 : found.data() - known.data();
 }
 
 std::vector<std::int32_t> encode(const Bpe& bpe, nb::bytes text) {
@@ -346,6 +354,12 @@ NB_MODULE(_native, m) {
     return std::pair(choice.threads, choice.reason);
   });
   m.def("read_strings", &read_strings, "data"_a, "position"_a, "count"_a);
+  m.def("find_last", &find_last, "tokens"_a, "length"_a);
+  m.def("share_one_heap", [] {
+#ifdef __GLIBC__
+    mallopt(M_ARENA_MAX, 1);
+#endif
+  });
   m.def(
       "release_free_memory",
       [] {

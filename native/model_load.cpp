@@ -130,8 +130,7 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
 
   for (const PendingOrder& p : orders) *p.order = load_order(*p.source, p.source->cols);
   for (const PendingVector& p : vectors) *p.vector = load_vector(*p.source, p.interleaved_head_dim, arena_);
-  for (const Pending& p : matrices)
-    *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_, kernels_);
+  // The largest first: what is left of their slabs holds small ones, 2 MB of Qwen2.5-0.5B.
   if (head) {
     head_ = pack(*head, head_quantization(quantization), 0, arena_, team_, kernels_);
     if (embed.data) {
@@ -142,6 +141,8 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
   } else {
     embed_ = pack(embed, head_quantization(quantization), 0, arena_, team_, kernels_);
   }
+  for (const Pending& p : matrices)
+    *p.matrix = pack(*p.source, quantization, p.interleaved_head_dim, arena_, team_, kernels_);
   for (const MatrixInfo& m : this->matrices()) {
     weight_bytes_ += m.matrix->bytes();
     reads_dense_ |= !m.matrix->quantized();

@@ -10,7 +10,8 @@ from gguf.constants import RopeScalingType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from typebar.model.block_types import BY_NAME, dequantize
+from typebar.model.block_types import BY_NAME
+from typebar.model.dequantize import dequantize
 from typebar.model.names import expected_tensors, gguf_names
 from typebar.model.rope import RopeSpec, half_split_rows, inverse_frequencies
 from typebar.model.spec import ModelSpec
@@ -263,7 +264,7 @@ def _attention(
 def _rotate(spec: ModelSpec, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotate [heads, T, head_dim], position t of row t."""
     frequencies, factor = inverse_frequencies(spec.rope, spec.head_dim, spec.context_length)
-    angles = np.arange(x.shape[1])[:, None] * frequencies.astype(np.float64)
+    angles = np.arange(x.shape[1])[:, None] * np.asarray(frequencies, np.float64)
     cos, sin = np.cos(angles) * factor, np.sin(angles) * factor
     first, second = np.split(x, 2, axis=-1)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,10 +1,19 @@
-"""The C++ core: weights, KV cache, the transformer step and sampling. Heavy calls release the GIL."""
+"""The C++ core: weights, KV cache, the transformer step and sampling. Heavy calls release the GIL.
+
+Arrays of numbers are anything with the buffer protocol, contiguous: array.array, memoryview, bytes, numpy's.
+"""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
+
+Bytes: TypeAlias = Buffer | npt.NDArray[np.uint8]
+Int32s: TypeAlias = Buffer | npt.NDArray[np.int32]
+UInt32s: TypeAlias = Buffer | npt.NDArray[np.uint32]
+Floats: TypeAlias = Buffer | npt.NDArray[np.float32]
 
 @final
 class ModelConfig:
@@ -22,7 +31,7 @@ class ModelConfig:
         head_dim: int,
         intermediate_size: int,
         rms_norm_eps: float,
-        inverse_frequencies: npt.NDArray[np.float32],
+        inverse_frequencies: Floats,
         rope_attention_factor: float,
         max_positions: int,
         kv_blocks: int,
@@ -44,7 +53,7 @@ class TensorSource:
         cols: int,
         fd: int = -1,
         offset: int = 0,
-        data: npt.NDArray[np.uint8] | None = None,
+        data: Bytes | None = None,
     ) -> None: ...
 
 @final
@@ -67,10 +76,10 @@ class Sampler:
         logprobs: int = -1,
         logit_bias: Sequence[tuple[int, float]] = (),
     ) -> None: ...
-    def see_prompt(self, tokens: npt.NDArray[np.int32]) -> None: ...
+    def see_prompt(self, tokens: Int32s) -> None: ...
     def accept(self, token: int) -> None: ...
-    def allow(self, mask: npt.NDArray[np.uint32] | None) -> None: ...
-    def draw(self, logits: npt.NDArray[np.float32], position: int) -> SampledToken: ...
+    def allow(self, mask: UInt32s | None) -> None: ...
+    def draw(self, logits: Floats, position: int) -> SampledToken: ...
 
 @final
 class SampledToken:
@@ -96,12 +105,12 @@ class Model:
 
     def step(
         self,
-        tokens: npt.NDArray[np.int32],
-        lengths: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int32],
-        block_tables: npt.NDArray[np.int32],
+        tokens: Int32s,
+        lengths: Int32s,
+        starts: Int32s,
+        block_tables: Int32s,
         samplers: Sequence[Sampler | None],
-        proposed: npt.NDArray[np.int32] | None = None,
+        proposed: Int32s | None = None,
     ) -> list[list[SampledToken] | str]:
         """Runs a ragged batch of `len(lengths)` sequences.
 
@@ -116,10 +125,10 @@ class Model:
 
     def logits(
         self,
-        tokens: npt.NDArray[np.int32],
-        lengths: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int32],
-        block_tables: npt.NDArray[np.int32],
+        tokens: Int32s,
+        lengths: Int32s,
+        starts: Int32s,
+        block_tables: Int32s,
     ) -> npt.NDArray[np.float32]:
         """As step(), but returns the logits of every token, [sum(lengths), vocab_size]."""
 
@@ -157,10 +166,10 @@ class Bpe:
         self,
         *,
         pieces: bytes,
-        piece_ends: npt.NDArray[np.uint32],
-        left_out: npt.NDArray[np.uint8],
+        piece_ends: UInt32s,
+        left_out: Bytes,
         merges: bytes,
-        merge_ends: npt.NDArray[np.uint32],
+        merge_ends: UInt32s,
         words: str,
         whole_words: bool,
     ) -> None:
@@ -183,11 +192,21 @@ def cpu_info() -> dict[str, Any]:
 def choose_threads() -> tuple[int, str]:
     """Threads to use here and the reason, in one line."""
 
-def read_strings(data: bytes, position: int, count: int) -> tuple[bytes, npt.NDArray[np.uint32], int]:
+def read_strings(data: bytes, position: int, count: int) -> tuple[bytes, bytes, int]:
     """Up to `count` strings from `position` on, each a little-endian u64 length and UTF-8 bytes.
 
-    Returns the strings end to end, where each of them ends therein, and the position after the last. Fewer where the
-    data ends or is not UTF-8; the position is then that of the string at fault.
+    Returns the strings end to end, where each of them ends therein (uint32), and the position after the last. Fewer
+    where the data ends or is not UTF-8; the position is then that of the string at fault.
+    """
+
+def find_last(tokens: Int32s, length: int) -> int:
+    """The last place where the last `length` of the tokens came before, overlapping perhaps; -1 where there is none."""
+
+def share_one_heap() -> None:
+    """Lets threads that begin from now on share the first one's heap, where malloc would give each its own (glibc).
+
+    What one has freed then serves the others: 2 MB of a server. They wait for each other at malloc, which few steps
+    need.
     """
 
 def release_free_memory() -> None:

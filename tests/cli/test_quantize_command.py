@@ -11,8 +11,8 @@ from commands import TYPEBAR, start, typebar
 
 from tiny_model import write_tiny_gguf
 from typebar.bench.quality import typebar_logits
-from typebar.model.block_types import dequantize
 from typebar.model.checkpoint import open_checkpoint
+from typebar.model.dequantize import dequantize
 from typebar.model.rope import RopeSpec
 
 gguf = pytest.importorskip("gguf")

@@ -1,4 +1,5 @@
-import numpy as np
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from typebar.engine.draft import LEAST_RATE, NGRAM, PAUSE, Draft
 
 
 def propose(known, limit=3, draft=None):
-    return (draft or Draft()).propose(np.array(known, np.int32), limit).tolist()
+    return (draft or Draft()).propose(memoryview(array("i", known)), limit)
 
 
 def by_hand(known, limit):

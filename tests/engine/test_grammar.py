@@ -4,7 +4,6 @@ import itertools
 import json
 import sys
 import threading
-from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
@@ -219,7 +218,7 @@ def test_tokens_that_are_no_text_are_never_allowed(tiny, wanted):
         mask = constraint.mask(may_end=True)
         if mask is None or not is_set(mask, (token := tokenizer.encode(character)[0])):
             break
-        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: spec.vocab_size]
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[: spec.vocab_size]
         allowed = set(np.flatnonzero(bits).tolist())
         assert not allowed & added
         assert all(tokenizer.token_bytes(id) for id in allowed)
@@ -489,7 +488,7 @@ def test_many_threads_may_use_one_grammar(grammars, tokenizer):
 
 @pytest.mark.parametrize("origin", [None, __file__, _native.__file__])
 def test_a_library_that_is_missing_or_another_is_told_with_the_remedy(monkeypatch, origin):
-    monkeypatch.setattr(guidance, "find_spec", lambda name: origin and SimpleNamespace(origin=origin))
+    monkeypatch.setattr(guidance, "_library_path", lambda: origin)
     with pytest.raises(TypebarError, match=r"llguidance .*pip install 'llguidance>=1\.9,<1\.10'"):
         guidance._library.__wrapped__()
 

@@ -20,7 +20,8 @@ from typebar.bench.quality import typebar_logits
 from typebar.engine.params import SamplingParams
 from typebar.errors import ModelFileError, TypebarError
 from typebar.llm import LLM
-from typebar.model.checkpoint import _same, open_checkpoint
+from typebar.model.checkpoint import open_checkpoint
+from typebar.model.folder import _same
 from typebar.model.load import load_model
 from typebar.model.names import folder_names
 from typebar.model.tensor import FileTensor
@@ -279,7 +280,7 @@ def test_large_and_tiny_numbers_of_bf16_come_through(tmp_path: Path) -> None:
     for path in (tmp_path / "other").glob("tokenizer*"):
         path.rename(tmp_path / path.name)
     checkpoint = open_checkpoint(tmp_path)
-    from typebar.model.block_types import dequantize
+    from typebar.model.dequantize import dequantize
 
     embed = checkpoint.tensors["embed"]
     values = dequantize(embed.read(), embed.type, embed.shape)[0, :4]

@@ -12,8 +12,8 @@ from tiny_folder import write_tiny_folder
 
 from typebar.bench.quality import typebar_logits
 from typebar.errors import ModelFileError
-from typebar.model.block_types import dequantize
 from typebar.model.checkpoint import open_checkpoint
+from typebar.model.dequantize import dequantize
 from typebar.model.rope import half_split_rows
 from typebar.quantize.quantize import Request, quantize
 

@@ -8,7 +8,8 @@ import pytest
 
 from tiny_model import TinyModel, write_tiny_gguf
 from typebar.errors import ModelFileError
-from typebar.model.gguf import GGUFFile, dequantize
+from typebar.model.dequantize import dequantize
+from typebar.model.gguf import GGUFFile
 from typebar.model.names import expected_tensors, match_tensors
 from typebar.model.rope import RopeSpec, half_split_rows
 from typebar.model.spec import ModelSpec

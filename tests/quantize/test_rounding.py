@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from typebar.model.block_types import dequantize
+from typebar.model.dequantize import dequantize
 from typebar.quantize.block_codes import ROUNDINGS, encode
 from typebar.quantize.rounding import Zero, round_weights
 

@@ -22,8 +22,9 @@ from typebar.server.body import decode_json, read_json
 from typebar.server.client import ClientGone, timed_send
 from typebar.server.errors import APIError
 from typebar.server.guard import guarded, send_error
-from typebar.server.http_protocol import http_protocol, websocket_protocol
+from typebar.server.http_protocol import http_protocol
 from typebar.server.settings import ServerSettings
+from typebar.server.websocket_protocol import websocket_protocol
 
 WAIT = 20.0  # seconds: what any step may take on a busy machine
 

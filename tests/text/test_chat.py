@@ -1,4 +1,5 @@
 import random
+from array import array
 from typing import Any
 
 import pytest
@@ -288,8 +289,8 @@ def test_missing_template(coder: Tokenizer, smollm_metadata: dict[str, Any]) -> 
         77091,
         198,
     ]
-    types = [1] * len(smollm_metadata["tokenizer.ggml.tokens"])
-    plain = Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.token_type": types})
+    types = array("i", [1]) * len(smollm_metadata["tokenizer.ggml.tokens"])
+    plain = Tokenizer.from_gguf({**smollm_metadata, "tokenizer.ggml.token_type": memoryview(types)})
     with pytest.raises(ChatTemplateError, match="no chat template"):
         ChatTemplate(None, plain)
 

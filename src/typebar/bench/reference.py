@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from typebar.eval.divergence import kl_divergence, log_softmax
 from typebar.model.cache import cache_dir, sha256_file
-from typebar.model.gguf import GGUFFile, dequantize
+from typebar.model.dequantize import dequantize
+from typebar.model.gguf import GGUFFile
 from typebar.model.names import match_tensors
 from typebar.model.rope import half_split_rows
 from typebar.model.spec import ModelSpec

@@ -1,6 +1,11 @@
-"""The blocks of the KV cache that nobody uses."""
+"""The blocks of the KV cache that nobody uses, and numbers as the native core takes them."""
 
 BLOCK_TOKENS = 16
+
+
+def int32s(count: int) -> memoryview:
+    """Zeros."""
+    return memoryview(bytearray(4 * count)).cast("i")
 
 
 def blocks_for(tokens: int) -> int:

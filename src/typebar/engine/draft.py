@@ -5,9 +5,7 @@ draw that equals the guess makes the next guess count. So the tokens are those o
 drawn (prompt lookup decoding: Saxena 2023; exactness: Leviathan et al. 2023, with a draft that is certain of itself).
 """
 
-import numpy as np
-from numpy.typing import NDArray
-
+from typebar import _native
 from typebar.config import MOST_GUESSES
 
 NGRAM = 3  # tokens that must have come before in the same order
@@ -16,8 +14,6 @@ ROWS = MOST_GUESSES + 1  # tokens computed for little more than the price of one
 LEAST_RATE = 0.2
 PAUSE = 32  # steps without guesses after that
 SMOOTHING = 0.25  # weight of the newest step
-
-Tokens = NDArray[np.int32]
 
 
 class Draft:
@@ -30,22 +26,17 @@ class Draft:
         self.rate = 0.5
         self.pause = 0
 
-    def propose(self, known: Tokens, limit: int) -> Tokens:
+    def propose(self, known: memoryview, limit: int) -> list[int]:
         """Up to `limit` tokens that may follow `known`; none where it ends as never before, or guesses failed."""
         if self.pause:
             self.pause -= 1
-            return known[:0]
-        if limit <= 0 or len(known) <= NGRAM:
-            return known[:0]
-        found = known[:-NGRAM] == known[-NGRAM]
-        for offset in range(1, NGRAM):
-            found &= known[offset : offset - NGRAM] == known[offset - NGRAM]
-        places = np.flatnonzero(found)
-        if not len(places):
-            return known[:0]
-        start = int(places[-1]) + NGRAM
+            return []
+        place = _native.find_last(known, NGRAM)
+        if place < 0:
+            return []
+        start = place + NGRAM
         period = len(known) - start  # a run goes on as it is: less than all guesses may be known yet
-        return known[start + np.arange(min(limit, self.most)) % period]
+        return [known[start + i % period] for i in range(min(limit, self.most))]
 
     def learn(self, proposed: int, accepted: int) -> None:
         self.rate += SMOOTHING * (accepted / proposed - self.rate)

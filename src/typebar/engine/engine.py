@@ -4,10 +4,8 @@ import logging
 from dataclasses import fields
 from time import perf_counter
 
-import numpy as np
-
 from typebar import _native
-from typebar.engine.blocks import BlockPool, blocks_for
+from typebar.engine.blocks import BlockPool, blocks_for, int32s
 from typebar.engine.draft import Draft
 from typebar.engine.generation import Generation
 from typebar.engine.params import SamplingParams
@@ -29,10 +27,10 @@ class Engine:
         cache = PrefixCache(BlockPool(model.kv_blocks), blocks_for(model.max_model_len))
         self.scheduler = Scheduler(cache, config.max_num_seqs, config.max_step_tokens, config.step_ms)
         self._generations: dict[str, Generation] = {}
-        self._tokens = np.zeros(config.max_step_tokens, np.int32)
-        self._lengths = np.zeros(config.max_num_seqs, np.int32)
-        self._starts = np.zeros(config.max_num_seqs, np.int32)
-        self._proposed = np.zeros(config.max_num_seqs, np.int32)
+        self._tokens = int32s(config.max_step_tokens)
+        self._lengths = int32s(config.max_num_seqs)
+        self._starts = int32s(config.max_num_seqs)
+        self._proposed = int32s(config.max_num_seqs)
         self._counters = Counters()
 
     @property
@@ -119,7 +117,7 @@ class Engine:
         samplers: list[_native.Sampler | None] = []
         count = len(plan.requests)
         width = max(blocks_for(request.length + request.proposed) for request in plan.requests)
-        tables = np.empty((count, width), np.int32)
+        tables = int32s(count * width)
         at = 0
         for row, (request, tokens) in enumerate(zip(plan.requests, plan.counts, strict=True)):
             end = request.computed + tokens
@@ -128,12 +126,13 @@ class Engine:
             self._lengths[row] = tokens
             self._starts[row] = request.computed
             self._proposed[row] = request.proposed
-            tables[row] = request.lease.table[:width]
+            tables[row * width : (row + 1) * width] = request.lease.table[:width]
             samplers.append(generations[row].sampler if end >= request.length else None)
             at += tokens
         return self.model.native.step(
-            self._tokens[:at], self._lengths[:count], self._starts[:count], tables, samplers, self._proposed[:count]
-        )
+            self._tokens[:at], self._lengths[:count], self._starts[:count],
+            tables.cast("B").cast("i", (count, width)), samplers, self._proposed[:count],
+        )  # fmt: skip
 
     def _close(self, generation: Generation, output: Output) -> Output:
         """Forget a request whose last output is `output`."""

@@ -1,9 +1,10 @@
 """A request with what turns its logits into tokens and its tokens into text."""
 
+from __future__ import annotations
+
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from typebar import _native
 from typebar.engine.grammar import Constraint
@@ -156,10 +157,11 @@ def _check_ids(prompt: list[int], params: SamplingParams, vocab_size: int) -> No
                 raise ParameterError(field, f"token ids below {vocab_size}, the size of the vocabulary", id)
 
 
-def _mask_without(ids: frozenset[int], vocab_size: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    allowed = np.ones((vocab_size + 31) // 32 * 32, np.uint8)
-    allowed[list(ids)] = 0
-    return np.packbits(allowed, bitorder="little").view(np.uint32)
+def _mask_without(ids: frozenset[int], vocab_size: int) -> array[int]:
+    mask = array("I", [0xFFFF_FFFF]) * ((vocab_size + 31) // 32)
+    for id in ids:
+        mask[id >> 5] &= ~(1 << (id & 31))
+    return mask
 
 
 def _logprob(sampled: _native.SampledToken) -> TokenLogprob:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
-
-import numpy as np
-from numpy.typing import NDArray
 
 from typebar import _native
 from typebar.engine.guidance import NO_TOKEN, SPECIAL, GrammarError, Matcher, Vocabulary
@@ -29,7 +27,7 @@ LIMITS: dict[str, Any] = {
 NOTHING_FITS = "no text fits it"
 EMPTY_FITS = "only the empty text fits it"
 
-Mask = NDArray[np.uint32]
+Mask: TypeAlias = "array[int]"  # uint32
 
 
 class Grammar:
@@ -40,7 +38,7 @@ class Grammar:
             raise GrammarError(NOTHING_FITS)
         self._matcher = matcher
         self._mask = matcher.mask()  # here and not for every answer: where a schema is large it takes milliseconds
-        if Constraint(matcher, self._mask.copy(), frozenset()).mask(may_end=False) is None:
+        if Constraint(matcher, self._mask[:], frozenset()).mask(may_end=False) is None:
             raise GrammarError(EMPTY_FITS)
         self._endings = endings
         self._lock = threading.Lock()
@@ -48,7 +46,7 @@ class Grammar:
     def constraint(self, end_ids: frozenset[int]) -> Constraint:
         """The form for one answer, which `end_ids` may end, as far as they are no text."""
         with self._lock:
-            return Constraint(self._matcher.clone(), self._mask.copy(), end_ids & self._endings)
+            return Constraint(self._matcher.clone(), self._mask[:], end_ids & self._endings)
 
 
 class Grammars:
@@ -129,7 +127,7 @@ class Constraint:
             self._mask = self._matcher.mask()
         if self._matcher.is_accepting:
             _set(self._mask, self._matcher.end, False)
-            if not self._mask.any():
+            if not any(self._mask):
                 return None
             for id in self._end_ids if may_end else ():
                 _set(self._mask, id, True)
@@ -147,6 +145,6 @@ def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def _set(mask: Mask, token: int, value: bool) -> None:
-    bit = np.uint32(1 << (token & 31))
-    if token >> 5 < mask.size:
+    bit = 1 << (token & 31)
+    if token >> 5 < len(mask):
         mask[token >> 5] = mask[token >> 5] | bit if value else mask[token >> 5] & ~bit

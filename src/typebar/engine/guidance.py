@@ -7,14 +7,13 @@ vocabulary: 0.3 to 0.7 s for 152 000 tokens, in which neither the server nor the
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from ctypes import POINTER, c_bool, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from typebar.errors import TypebarError
 
@@ -74,13 +73,19 @@ class _MatcherInit(ctypes.Structure):
     ]
 
 
+def _library_path() -> str | None:
+    package = find_spec("llguidance")  # found, not imported: its own modules take 6 MB
+    spec = package and PathFinder.find_spec("llguidance._lib", package.submodule_search_locations)
+    return spec.origin if spec else None
+
+
 @cache
 def _library() -> ctypes.CDLL:
-    spec = find_spec("llguidance._lib")
-    if spec is None or spec.origin is None:
+    path = _library_path()
+    if path is None:
         raise TypebarError(f"llguidance is not installed, which output in a given form needs: pip install '{WANTED}'")
     try:
-        return _declared(ctypes.CDLL(spec.origin))
+        return _declared(ctypes.CDLL(path))
     except (AttributeError, OSError) as error:
         raise _other_version(str(error)) from error
 
@@ -120,13 +125,13 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[bytes], end: int) -> None:
         library = _library()
-        lengths = np.array([len(token) for token in tokens], np.uint32)
+        lengths = array("I", map(len, tokens))
         data = b"".join(tokens)
         init = _TokenizerInit(
             struct_size=ctypes.sizeof(_TokenizerInit),
             vocab_size=len(tokens),
             tok_eos=end,
-            token_lens=lengths.ctypes.data,
+            token_lens=lengths.buffer_info()[0],
             token_bytes=ctypes.cast(c_char_p(data), c_void_p),
             use_approximate_greedy_tokenize_fn=True,  # of forced text; which tokens it has is the model's choice here
             slices=(c_char_p * (len(SLICES) + 1))(*SLICES, None),
@@ -177,10 +182,11 @@ class Matcher:
         self._library.llg_matcher_consume_token(self._pointer, token)
         self._check()
 
-    def mask(self) -> NDArray[np.uint32]:
+    def mask(self) -> array[int]:
         """Bit t: token t may follow. GrammarError where a limit is reached."""
-        words = np.empty((self._vocabulary.size + 31) // 32, np.uint32)
-        self._library.llg_matcher_compute_mask_into(self._pointer, words.ctypes.data, words.nbytes)
+        words = array("I", [0]) * ((self._vocabulary.size + 31) // 32)
+        address, count = words.buffer_info()
+        self._library.llg_matcher_compute_mask_into(self._pointer, address, count * words.itemsize)
         self._check()
         return words
 

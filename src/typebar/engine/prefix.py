@@ -12,12 +12,7 @@ import heapq
 from collections.abc import Iterable
 from itertools import count
 
-import numpy as np
-from numpy.typing import NDArray
-
-from typebar.engine.blocks import BLOCK_TOKENS, BlockPool
-
-Tokens = NDArray[np.int32]
+from typebar.engine.blocks import BLOCK_TOKENS, BlockPool, int32s
 
 
 class OutOfBlocks(Exception):
@@ -47,7 +42,7 @@ class Lease:
     def __init__(self, root: Node | None, max_blocks: int) -> None:
         self.root = root
         self.nodes: list[Node] = []
-        self.table = np.zeros(max_blocks, np.int32)
+        self.table = int32s(max_blocks)
         self.num_blocks = 0
 
     @property
@@ -60,11 +55,10 @@ class Lease:
         return self.nodes[-1] if self.nodes else self.root
 
     def private_blocks(self) -> list[int]:
-        blocks: list[int] = self.table[len(self.nodes) : self.num_blocks].tolist()
-        return blocks
+        return self.table[len(self.nodes) : self.num_blocks].tolist()
 
 
-def block_key(tokens: Tokens, index: int) -> bytes:
+def block_key(tokens: memoryview, index: int) -> bytes:
     """The key of a sequence's block `index`: its 16 tokens (fewer at the end of `tokens`) as bytes."""
     return tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS].tobytes()
 
@@ -100,7 +94,7 @@ class PrefixCache:
             root.users += 1
         return Lease(root, self.max_blocks_per_sequence)
 
-    def extend(self, lease: Lease, tokens: Tokens) -> int:
+    def extend(self, lease: Lease, tokens: memoryview) -> int:
         """Take the cached blocks that continue a lease without private blocks; returns how many tokens were gained.
 
         The last of `tokens` is never taken: it has to be computed to give the logits that follow it.
@@ -120,7 +114,7 @@ class PrefixCache:
         lease.num_blocks = len(lease.nodes)
         return (lease.num_blocks - before) * BLOCK_TOKENS
 
-    def copy_partial(self, lease: Lease, tokens: Tokens) -> tuple[int, int, int] | None:
+    def copy_partial(self, lease: Lease, tokens: memoryview) -> tuple[int, int, int] | None:
         """Reuse the beginning of a cached block where the sequences part inside it.
 
         Allocates a private block and returns (source, destination, tokens gained), the caller copies source to
@@ -143,7 +137,7 @@ class PrefixCache:
             return None
         finally:
             self._drop(best, best.last_used)
-        return best.block, int(lease.table[lease.num_blocks - 1]), common
+        return best.block, lease.table[lease.num_blocks - 1], common
 
     def allocate(self, lease: Lease, blocks: int) -> None:
         """Append private blocks to a lease, evicting where needed. OutOfBlocks, with nothing changed, if that fails."""
@@ -155,7 +149,7 @@ class PrefixCache:
             lease.table[lease.num_blocks] = self.pool.allocate()
             lease.num_blocks += 1
 
-    def confirm(self, lease: Lease, tokens: Tokens, computed: int) -> None:
+    def confirm(self, lease: Lease, tokens: memoryview, computed: int) -> None:
         """Enter the private blocks that lie whole below `computed` into the trie.
 
         Where another sequence was first with the same tokens, its block takes the place of ours, which is freed: the
@@ -165,7 +159,7 @@ class PrefixCache:
         if tip is None:
             return
         for index in range(len(lease.nodes), computed // BLOCK_TOKENS):
-            key, block = block_key(tokens, index), int(lease.table[index])
+            key, block = block_key(tokens, index), lease.table[index]
             node = tip.children.get(key)
             if node is None:
                 node = tip.children[key] = Node(key, block, tip)

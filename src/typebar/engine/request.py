@@ -1,12 +1,10 @@
 """One sequence on its way through the engine, and what it gives out."""
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from typebar.engine.blocks import BLOCK_TOKENS
+from typebar.engine.blocks import BLOCK_TOKENS, int32s
 from typebar.engine.draft import Draft
 from typebar.engine.params import SamplingParams
 from typebar.engine.prefix import Lease
@@ -85,7 +83,7 @@ class Request:
 
     id: str
     params: SamplingParams
-    tokens: NDArray[np.int32]
+    tokens: memoryview  # int32
     length: int
     prompt_length: int
     max_length: int  # tokens at which it ends with "length"
@@ -106,8 +104,8 @@ class Request:
             raise ContextLengthError(len(prompt), max_model_len)
         room = max_model_len - len(prompt)
         max_length = len(prompt) + (room if params.max_tokens is None else min(room, params.max_tokens))
-        tokens = np.empty(max_length, np.int32)
-        tokens[: len(prompt)] = prompt
+        tokens = int32s(max_length)
+        tokens[: len(prompt)] = array("i", prompt)
         return Request(id, params, tokens, len(prompt), len(prompt), max_length)
 
     @property
@@ -120,7 +118,7 @@ class Request:
         return self.length - self.prompt_length
 
     @property
-    def known(self) -> NDArray[np.int32]:
+    def known(self) -> memoryview:
         """The prompt and the tokens drawn so far."""
         return self.tokens[: self.length]
 
@@ -133,7 +131,8 @@ class Request:
         assert self.draft is not None
         guess = self.draft.propose(self.known, min(limit, self.max_length - self.length - 1))
         self.proposed = len(guess)
-        self.tokens[self.length : self.length + self.proposed] = guess
+        for place, token in enumerate(guess, self.length):
+            self.tokens[place] = token
 
     def settle(self, drawn: int) -> None:
         """Take note of how many tokens a step drew that checked guesses."""

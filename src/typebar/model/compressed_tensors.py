@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from typebar.model.block_types import Bytes, Floats
+from typebar.model.dequantize import Bytes, Floats
 from typebar.model.grouped_matrix import GroupedMatrix
 from typebar.model.layer_parts import FLOAT_TYPES, LayerParts, floats, total_bytes
 from typebar.model.packed_words import WORD_BITS, read_words, unpack_columns, unpack_rows

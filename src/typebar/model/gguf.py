@@ -8,6 +8,8 @@ gives an error, where a mapping would kill the process with SIGBUS. Nothing stay
 later from `(tensor.path, tensor.offset)`.
 """
 
+from __future__ import annotations
+
 import re
 import stat
 import struct
@@ -19,19 +21,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from typebar import _native
 from typebar.errors import ModelFileError
-from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType, dequantize
+from typebar.model.block_types import BLOCK_TYPES, OTHER_TYPE_NAMES, BlockType
 from typebar.model.strings import StringArray
 from typebar.model.tensor import FileTensor
 
-__all__ = ["GGUFFile", "MetadataValue", "dequantize"]
+__all__ = ["GGUFFile", "MetadataValue"]
 
-MetadataValue = int | float | bool | str | StringArray | NDArray[Any]
-T = TypeVar("T", int, float, bool, str, StringArray, NDArray[Any])
+MetadataValue = int | float | bool | str | StringArray | memoryview
+T = TypeVar("T", int, float, bool, str, StringArray, memoryview)
 
 # Headers of real models are up to about 20 MB (vocabulary and merges); the limits bound memory for hostile files.
 MAX_HEADER_BYTES = 64 << 20
@@ -45,11 +44,21 @@ DEFAULT_ALIGNMENT = 32
 _UINT32 = struct.Struct("<I")
 _UINT64 = struct.Struct("<Q")
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-_NUMBERS: dict[int, np.dtype[Any]] = {
-    0: np.dtype("u1"), 1: np.dtype("i1"), 2: np.dtype("<u2"), 3: np.dtype("<i2"), 4: np.dtype("<u4"),
-    5: np.dtype("<i4"), 6: np.dtype("<f4"), 10: np.dtype("<u8"), 11: np.dtype("<i8"), 12: np.dtype("<f8"),
-    _BOOL: np.dtype("u1"),
-}  # fmt: skip
+# As struct and memoryview call them.
+_NUMBERS: dict[int, Any] = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    _BOOL: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_NBYTES = {kind: struct.calcsize(f"<{letter}") for kind, letter in _NUMBERS.items()}
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _NOT_GGUF = {
     b"vers": "it is a Git LFS pointer: run `git lfs pull`",
@@ -65,7 +74,7 @@ _NOT_GGUF = {
 class GGUFFile:
     """A parsed GGUF model: `metadata` of the (first) file and the tensors of all shards, by name.
 
-    Metadata values are int, float, bool, str, StringArray, and ndarrays for arrays of numbers.
+    Metadata values are int, float, bool, str, StringArray, and memoryviews for arrays of numbers.
     """
 
     path: Path
@@ -73,7 +82,7 @@ class GGUFFile:
     tensors: Mapping[str, FileTensor]
 
     @staticmethod
-    def open(path: Path | str) -> "GGUFFile":
+    def open(path: Path | str) -> GGUFFile:
         """Read the header of `path`, or of all shards where it is one of `NAME-0000i-of-0000n.gguf`.
 
         Raises ModelFileError, naming the entry at fault, for a file that is missing, damaged, truncated or of a kind
@@ -92,11 +101,8 @@ class GGUFFile:
         value = self.metadata.get(key)
         if value is None:
             return None
-        expected = getattr(kind, "__origin__", kind)
-        if type(value) is not expected:
-            raise ModelFileError(
-                f"{self.path}: metadata {key!r} is {type(value).__name__}, expected {expected.__name__}"
-            )
+        if type(value) is not kind:
+            raise ModelFileError(f"{self.path}: metadata {key!r} is {type(value).__name__}, expected {kind.__name__}")
         return value
 
     def require(self, key: str, kind: type[T]) -> T:
@@ -170,20 +176,19 @@ class _Cursor:
 
     def strings(self, count: int, what: str) -> StringArray:
         """`count` length-prefixed strings."""
-        text, ends, self.position = _native.read_strings(self.prefix, self.position, count)
-        if ends.size < count:  # Read the string at fault once more, for its error.
-            self.string(f"{what}[{ends.size}]")
+        text, packed, self.position = _native.read_strings(self.prefix, self.position, count)
+        ends = memoryview(packed).cast("I")
+        if len(ends) < count:  # Read the string at fault once more, for its error.
+            self.string(f"{what}[{len(ends)}]")
             raise AssertionError("a string that failed to decode decodes")
         return StringArray(text, ends)
 
-    def numbers(self, kind: int, count: int, what: str) -> NDArray[Any]:
-        dtype = _NUMBERS[kind]
-        start = self.take(count * dtype.itemsize, what)
-        values = np.frombuffer(self.prefix, dtype, count, start).copy()
-        if kind == _BOOL:
-            if (values > 1).any():
-                raise self.error(f"{what} is a boolean other than 0 and 1: damaged file")
-            return values.astype(np.bool_)
+    def numbers(self, kind: int, count: int, what: str) -> memoryview[Any]:
+        start = self.take(count * _NBYTES[kind], what)
+        data = self.prefix[start : self.position]
+        if kind == _BOOL and data.translate(None, b"\0\1"):
+            raise self.error(f"{what} is a boolean other than 0 and 1: damaged file")
+        values: memoryview[Any] = memoryview(data).cast(_NUMBERS[kind])
         return values
 
     def value(self, what: str) -> MetadataValue:
@@ -191,7 +196,7 @@ class _Cursor:
         if kind == _STRING:
             return self.string(what)
         if kind in _NUMBERS:
-            number: int | float | bool = self.numbers(kind, 1, what)[0].item()
+            number: int | float | bool = self.numbers(kind, 1, what)[0]
             return number
         if kind != _ARRAY:
             raise self.error(f"{what} has the value type {kind}, which does not exist: damaged file")
@@ -202,7 +207,7 @@ class _Cursor:
         if kind != _STRING and kind not in _NUMBERS:
             problem = "is an array of arrays, which no model uses" if kind == _ARRAY else f"has the item type {kind}"
             raise self.error(f"{what} {problem}: damaged file")
-        item_nbytes = 8 if kind == _STRING else _NUMBERS[kind].itemsize
+        item_nbytes = 8 if kind == _STRING else _NBYTES[kind]
         count = self.count(f"the length of {what}", item_nbytes, MAX_ARRAY_LENGTH)
         return self.strings(count, what) if kind == _STRING else self.numbers(kind, count, what)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from typebar.errors import ModelFileError
-from typebar.model.block_types import Bytes, Floats
+from typebar.model.dequantize import Bytes, Floats
 from typebar.model.tensor import MadeTensor
 
 # By bits of a code and weights of a block: the type whose blocks are an f16 d, an f16 m and the codes, w = d·code + m.

@@ -81,7 +81,7 @@ def from_hub(
 def _folder(item: HubFile, listed: list[str], title: str, report: Report) -> list[CachedFile]:
     """The files of a model in safetensors."""
     # Imported here because they bring numpy, which a start with the model at hand has no need of this early.
-    from typebar.model.checkpoint import read_folder_texts
+    from typebar.model.folder import read_folder_texts
     from typebar.model.safetensors import weight_files
 
     def described(names: list[str]) -> list[_Remote]:

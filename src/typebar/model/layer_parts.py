@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from typebar.errors import ModelFileError
-from typebar.model.block_types import Floats, dequantize
+from typebar.model.dequantize import Floats, dequantize
 from typebar.model.grouped_matrix import RUN, Order
 from typebar.model.tensor import FileTensor
 

@@ -6,7 +6,7 @@ Words are int32 in the files, little-endian, as everything in safetensors.
 import numpy as np
 from numpy.typing import NDArray
 
-from typebar.model.block_types import Bytes
+from typebar.model.dequantize import Bytes
 from typebar.model.tensor import FileTensor
 
 WORD_BITS = 32

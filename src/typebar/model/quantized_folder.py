@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from typebar.model import awq, compressed_tensors, gptq
-from typebar.model.block_types import Bytes
+from typebar.model.dequantize import Bytes
 from typebar.model.grouped_matrix import GroupedMatrix, Order
 from typebar.model.names import expected_tensors, folder_names
 from typebar.model.quantization import Quantization

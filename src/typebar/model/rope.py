@@ -5,12 +5,13 @@ typebar pairs value i with value i + head_dim/2 ("half-split"); GGUF files of th
 ("interleaved") and store the rows of q and k accordingly.
 """
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import math
+from array import array
+from dataclasses import dataclass
+from operator import mul, truediv
+from typing import Literal
 
 RopeScaling = Literal["none", "linear", "yarn", "llama3", "dynamic", "longrope"]
 
@@ -38,7 +39,7 @@ class RopeSpec:
     long_divisors: tuple[float, ...] = ()
 
 
-def inverse_frequencies(rope: RopeSpec, head_dim: int, max_position: int) -> tuple[NDArray[np.float32], float]:
+def inverse_frequencies(rope: RopeSpec, head_dim: int, max_position: int) -> tuple[array[float], float]:
     """Radians per position for each pair, float32 [head_dim/2], and the factor on cos and sin.
 
     `max_position` is the longest context that will be used: "dynamic" and "longrope" depend on it, so a request's
@@ -46,25 +47,21 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int, max_position: int) -> tup
     modeling_rope_utils.py; YaRN: arXiv 2309.00071; LongRoPE: arXiv 2402.13753. Raises ValueError for divisors of
     another length than head_dim/2.
     """
-    pairs = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    frequencies = rope.theta**-pairs
+    theta = _dynamic_theta(rope, head_dim, max_position) if rope.scaling == "dynamic" else rope.theta
+    frequencies = [theta ** -(i / head_dim) for i in range(0, head_dim, 2)]
     match rope.scaling:
-        case "none":
-            pass
         case "linear":
-            frequencies /= rope.factor
-        case "dynamic":
-            frequencies = _dynamic_theta(rope, head_dim, max_position) ** -pairs
+            frequencies = [frequency / rope.factor for frequency in frequencies]
         case "yarn":
-            frequencies *= _yarn_scale(rope, head_dim)
+            frequencies = list(map(mul, frequencies, _yarn_scales(rope, head_dim)))
         case "llama3":
-            frequencies *= _llama3_scale(rope, frequencies)
+            frequencies = [frequency * _llama3_scale(rope, frequency) for frequency in frequencies]
         case "longrope":
             is_long = max_position > rope.original_context_length
-            frequencies /= _divisors(rope.long_divisors if is_long else rope.short_divisors, head_dim)
+            frequencies = _divided(frequencies, rope.long_divisors if is_long else rope.short_divisors)
     if rope.frequency_divisors is not None:
-        frequencies /= _divisors(rope.frequency_divisors, head_dim)
-    return frequencies.astype(np.float32), attention_factor(rope)
+        frequencies = _divided(frequencies, rope.frequency_divisors)
+    return array("f", frequencies), attention_factor(rope)
 
 
 def attention_factor(rope: RopeSpec) -> float:
@@ -80,16 +77,18 @@ def attention_factor(rope: RopeSpec) -> float:
     return 1.0
 
 
-def half_split_rows(num_heads: int, head_dim: int) -> NDArray[np.intp]:
+def half_split_rows(num_heads: int, head_dim: int) -> list[int]:
     """Which row of an interleaved q or k matrix is row r of the half-split one: `half_split = interleaved[rows]`."""
-    interleaved = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
-    return interleaved.swapaxes(1, 2).reshape(-1)
+    return [row for head in range(num_heads) for half in (0, 1)
+            for row in range(head * head_dim + half, (head + 1) * head_dim, 2)]  # fmt: skip
 
 
-def _divisors(divisors: tuple[float, ...], head_dim: int) -> NDArray[np.float64]:
-    if len(divisors) != head_dim // 2:
-        raise ValueError(f"{len(divisors)} frequency divisors for a head of {head_dim}, expected {head_dim // 2}")
-    return np.array(divisors, dtype=np.float64)
+def _divided(frequencies: list[float], divisors: tuple[float, ...]) -> list[float]:
+    if len(divisors) != len(frequencies):
+        raise ValueError(
+            f"{len(divisors)} frequency divisors for a head of {2 * len(frequencies)}, expected {len(frequencies)}"
+        )
+    return list(map(truediv, frequencies, divisors))
 
 
 def _dynamic_theta(rope: RopeSpec, head_dim: int, max_position: int) -> float:
@@ -99,7 +98,7 @@ def _dynamic_theta(rope: RopeSpec, head_dim: int, max_position: int) -> float:
     return float(rope.theta * stretch ** (head_dim / (head_dim - 2)))
 
 
-def _yarn_scale(rope: RopeSpec, head_dim: int) -> NDArray[np.float64]:
+def _yarn_scales(rope: RopeSpec, head_dim: int) -> list[float]:
     """1 for pairs that turn often within the trained context, 1/factor for slow ones, a ramp between."""
 
     def pair_turning(turns: float) -> float:
@@ -108,12 +107,17 @@ def _yarn_scale(rope: RopeSpec, head_dim: int) -> NDArray[np.float64]:
 
     low = max(math.floor(pair_turning(rope.beta_fast)), 0)
     high = min(math.ceil(pair_turning(rope.beta_slow)), head_dim - 1)
-    ramp = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 0.001), 0, 1)
-    return 1 - ramp + ramp / rope.factor
+    ramps = [_unit((pair - low) / max(high - low, 0.001)) for pair in range(head_dim // 2)]
+    return [1 - ramp + ramp / rope.factor for ramp in ramps]
 
 
-def _llama3_scale(rope: RopeSpec, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
+def _llama3_scale(rope: RopeSpec, frequency: float) -> float:
     """1 for short wavelengths, 1/factor for long ones, and between them a mix by turns over the trained context."""
-    turns = rope.original_context_length * frequencies / (2 * math.pi)
-    keep = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
+    turns = rope.original_context_length * frequency / (2 * math.pi)
+    keep = _unit((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor))
     return keep + (1 - keep) / rope.factor
+
+
+def _unit(value: float) -> float:
+    """The nearest value from 0 to 1."""
+    return min(max(value, 0.0), 1.0)

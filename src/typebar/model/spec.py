@@ -2,10 +2,11 @@
 
 import logging
 import math
+import struct
 from dataclasses import dataclass, replace
 
 from typebar.errors import ModelFileError
-from typebar.model.gguf import GGUFFile, dequantize
+from typebar.model.gguf import GGUFFile
 from typebar.model.rope import RopeSpec
 from typebar.model.strings import StringArray
 
@@ -189,10 +190,12 @@ def _rope(keys: _Keys, head_dim: int, context_length: int) -> RopeSpec:
         return rope
     if divisors.shape != (head_dim // 2,):
         raise keys.error(f"tensor 'rope_freqs.weight' has the shape {divisors.shape}, expected ({head_dim // 2},)")
-    values = dequantize(divisors.read(), divisors.type, divisors.shape)
-    if not all(1e-6 < value < 1e6 for value in values.tolist()):
+    if divisors.type != "F32":
+        raise keys.error(f"tensor 'rope_freqs.weight' has the type {divisors.type}, expected F32")
+    values = struct.unpack(f"<{head_dim // 2}f", divisors.read_bytes())
+    if not all(1e-6 < value < 1e6 for value in values):
         raise keys.error("tensor 'rope_freqs.weight' holds a value that is not between 1e-6 and 1e6: damaged file")
-    return replace(rope, frequency_divisors=tuple(values.tolist()))
+    return replace(rope, frequency_divisors=values)
 
 
 def _theta(keys: _Keys) -> float:

@@ -1,33 +1,31 @@
 """Many strings as two arrays: a vocabulary of 150 000 Python strings would take ten times the memory."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from operator import index
 from typing import overload
-
-import numpy as np
-from numpy.typing import NDArray
 
 __all__ = ["StringArray"]
 
 
 class StringArray(Sequence[str]):
-    """Strings, made when they are asked for. `text` is their UTF-8 end to end, `ends` where each of them ends."""
+    """Strings, made when they are asked for. `text`: their UTF-8 end to end, `ends`: where each ends, uint32."""
 
     __slots__ = ("ends", "text")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, text: bytes, ends: NDArray[np.uint32]) -> None:
+    def __init__(self, text: bytes, ends: memoryview) -> None:
         self.text, self.ends = text, ends
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "StringArray":
         """Raises UnicodeEncodeError where a string holds a lone surrogate."""
         encoded = [string.encode() for string in strings]
-        ends = np.fromiter(map(len, encoded), np.uint64, len(encoded)).cumsum()
-        return cls(b"".join(encoded), ends.astype(np.uint32))
+        return cls(b"".join(encoded), memoryview(array("I", accumulate(map(len, encoded)))))
 
     def __len__(self) -> int:
-        return self.ends.size
+        return len(self.ends)
 
     @overload
     def __getitem__(self, at: int) -> str: ...
@@ -41,7 +39,7 @@ class StringArray(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         start = 0
-        for end in self.ends.tolist():
+        for end in self.ends:
             yield self.text[start:end].decode()
             start = end
 

@@ -1,14 +1,16 @@
 """A tensor in a file, whatever the format of the file, and one made of others."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from typebar.errors import ModelFileError
-from typebar.model.block_types import Bytes
+
+if TYPE_CHECKING:
+    from typebar.model.dequantize import Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,23 @@ class FileTensor:
     nbytes: int
 
     def read(self) -> Bytes:
-        """Its bytes, uint8 [nbytes]. ModelFileError where the file has become shorter since."""
+        """Its bytes, uint8 [nbytes]. ModelFileError as read_bytes."""
+        import numpy as np  # not above: what runs a GGUF file reads its weights in the native core
+
+        return np.frombuffer(self.read_bytes(), np.uint8)
+
+    def read_bytes(self) -> bytearray:
+        """Its bytes. ModelFileError where the file has become shorter since."""
+        data = bytearray(self.nbytes)
         try:
-            data = np.fromfile(self.path, np.uint8, self.nbytes, offset=self.offset)
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                count = file.readinto(data)
         except OSError as error:
             raise ModelFileError(f"{self.path}: cannot be read: {error.strerror}") from error
-        if data.size != self.nbytes:
+        if count != self.nbytes:
             raise ModelFileError(
-                f"{self.path}: {data.size} of the {self.nbytes} bytes of tensor {self.name!r} are left, "
+                f"{self.path}: {count} of the {self.nbytes} bytes of tensor {self.name!r} are left, "
                 "the file was changed while it was read"
             )
         return data

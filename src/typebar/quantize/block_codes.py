@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from typebar.model.block_types import BY_NAME, Bytes
+from typebar.model.block_types import BY_NAME
+from typebar.model.dequantize import Bytes
 from typebar.quantize.rounding import Rounded, Zero
 
 GROUP = 32

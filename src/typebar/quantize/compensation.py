@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from typebar.errors import ModelFileError
-from typebar.model.block_types import Floats
+from typebar.model.dequantize import Floats
 from typebar.model.spec import ModelSpec
 from typebar.quantize.forward import ForwardPass, matrix_inputs
 from typebar.quantize.rounding import Grid, Rounded, round_weights

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from typebar.model.block_types import Floats
+from typebar.model.dequantize import Floats
 from typebar.model.rope import half_split_rows, inverse_frequencies
 from typebar.model.spec import ModelSpec
 from typebar.quantize.weights import Weights

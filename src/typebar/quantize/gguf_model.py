@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from typebar.errors import ModelFileError
-from typebar.model.block_types import Bytes, Floats
 from typebar.model.checkpoint import Checkpoint
+from typebar.model.dequantize import Bytes, Floats
 from typebar.model.gguf import GGUFFile
 from typebar.model.names import gguf_names
 from typebar.model.rope import RopeSpec, half_split_rows, inverse_frequencies
@@ -94,7 +94,7 @@ def _rope_divisors(spec: ModelSpec) -> list[NewTensor]:
         return []
     plain, _ = inverse_frequencies(RopeSpec(spec.rope.theta), spec.head_dim, spec.context_length)
     scaled, _ = inverse_frequencies(spec.rope, spec.head_dim, spec.context_length)
-    divisors = plain / scaled
+    divisors = np.asarray(plain) / scaled
     return [NewTensor("rope_freqs.weight", "F32", divisors.shape, lambda: divisors.view(np.uint8))]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from typebar.model.block_types import BLOCK_TYPES, Bytes, tensor_nbytes
+from typebar.model.block_types import BLOCK_TYPES, tensor_nbytes
+from typebar.model.dequantize import Bytes
 from typebar.quantize.gguf_entries import sized
 
 ALIGNMENT = 32

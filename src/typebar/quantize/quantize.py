@@ -7,8 +7,8 @@ from pathlib import Path
 
 from typebar.errors import ModelFileError, ParameterError
 from typebar.eval.texts import BUILTIN, Text
-from typebar.model.block_types import Floats
 from typebar.model.checkpoint import Checkpoint, open_checkpoint
+from typebar.model.dequantize import Floats
 from typebar.model.names import PLAIN_TYPES
 from typebar.quantize.block_codes import GROUP, ROUNDINGS
 from typebar.quantize.calibration_text import calibration_windows, read_calibration

@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from typebar.model.block_types import Bytes, Floats
+from typebar.model.dequantize import Bytes, Floats
 
 Halves = NDArray[np.float16]
 

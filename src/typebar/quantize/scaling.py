@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from typebar.model.block_types import Floats
+from typebar.model.dequantize import Floats
 from typebar.model.spec import ModelSpec
 from typebar.quantize.forward import ForwardPass, LayerInputs
 from typebar.quantize.rounding import Grid, round_weights

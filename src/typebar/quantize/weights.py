@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from typebar.errors import ModelFileError
-from typebar.model.block_types import BY_NAME, Floats, dequantize
+from typebar.model.block_types import BY_NAME
 from typebar.model.checkpoint import Checkpoint
+from typebar.model.dequantize import Floats, dequantize
 from typebar.quantize.rounding import Rounded
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+from itertools import accumulate
 from typing import Any
 
 import msgspec
-import numpy as np
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
@@ -127,10 +127,10 @@ def _check_nesting(data: bytes) -> None:
     empty pair of quotes then is a string, or the seam of two; the even pieces between the others are outside strings.
     """
     marks = data.replace(rb"\\", b"").replace(rb"\"", b"").translate(_STEPS, _NOT_STRUCTURE).replace(b'""', b"")
-    steps = np.frombuffer(b"".join(marks.split(b'"')[::2]), np.int8)
-    if steps.cumsum(dtype=np.int32).max(initial=0) > MAX_DEPTH:
+    steps = memoryview(b"".join(marks.split(b'"')[::2])).cast("b")
+    if max(accumulate(steps[: 2 * MAX_CONTAINERS]), default=0) > MAX_DEPTH:
         raise _too_deep()
-    if steps.size > 2 * MAX_CONTAINERS:
+    if len(steps) > 2 * MAX_CONTAINERS:
         raise APIError(413, f"The JSON holds more than {MAX_CONTAINERS} arrays and objects; send less in one request.")
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from typebar.engine.params import SamplingParams
 from typebar.engine.request import Output
 from typebar.engine.stats import Stats
 from typebar.engine.structured import StructuredOutputsParams
-from typebar.text.chat import ChatTemplate
 from typebar.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typebar.text.chat import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)

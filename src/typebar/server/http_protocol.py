@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +10,11 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.http11 import Request
 
 from typebar.server.client import ABORT
 from typebar.server.errors import APIError
 
 MAX_PIPELINED = 16  # requests that wait on one connection for the answers before theirs
-
-# uvicorn logs the path and query of each socket as information, and websockets at level debug its headers and messages.
-# Keys and prompts are among them, so only warnings pass.
-_websocket_log = logging.getLogger("uvicorn.error.websocket")
-_websocket_log.setLevel(logging.WARNING)
 
 
 def http_protocol(read_timeout: float, max_head: int = 64 * 1024) -> type[HttpProtocol]:
@@ -33,11 +25,6 @@ def http_protocol(read_timeout: float, max_head: int = 64 * 1024) -> type[HttpPr
     and other bytes around a body; more is answered with 431.
     """
     return type("BoundHttpProtocol", (HttpProtocol,), {"read_timeout": read_timeout, "max_head": max_head})
-
-
-def websocket_protocol(read_timeout: float) -> type[WebSocketProtocol]:
-    """The class for `uvicorn.Config(ws=…)`. read_timeout: seconds (above 0) that the closing may take."""
-    return type("BoundWebSocketProtocol", (WebSocketProtocol,), {"read_timeout": read_timeout})
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -231,41 +218,3 @@ def _without_chunks(cycle: RequestResponseCycle, send: Any) -> Any:
         await send(message)
 
     return send_plain
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """One WebSocket. Its route finds abort() in scope["extensions"]["typebar.abort"]."""
-
-    read_timeout = 30.0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.logger = _websocket_log
-        self.conn.logger, self.conn.debug = _websocket_log, False
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self.handshake_initiated:  # websockets refuses a head of over 128 headers, and then only waits
-            self.transport.write(STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n")
-            self.transport.close()
-
-    def handle_connect(self, event: Request) -> None:
-        super().handle_connect(event)
-        if not self.handshake_complete:
-            self.scope["extensions"][ABORT] = self.transport.abort  # type: ignore[assignment]
-
-    async def run_asgi(self) -> None:
-        await super().run_asgi()
-        self._linger()
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        self._linger()
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        self._linger()
-
-    def _linger(self) -> None:
-        if not self.disconnected:
-            self.loop.call_later(self.read_timeout, self.transport.abort)

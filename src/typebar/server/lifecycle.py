@@ -11,10 +11,13 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter
+from typing import Any
 
-import uvicorn
 import uvloop
+from uvicorn.config import Config
+from uvicorn.server import Server
 
 from typebar import _native
 from typebar.errors import TypebarError
@@ -23,7 +26,7 @@ from typebar.model.load import load_model
 from typebar.server.app import create_app
 from typebar.server.engine import Engine
 from typebar.server.guard import guarded
-from typebar.server.http_protocol import http_protocol, websocket_protocol
+from typebar.server.http_protocol import http_protocol
 from typebar.server.local import LocalEngine
 from typebar.server.request_log import configure
 from typebar.server.settings import ServerSettings
@@ -37,6 +40,7 @@ LAST_WORDS = 5.0  # seconds for connections to take their last bytes, and for th
 
 def serve(settings: ServerSettings) -> int:
     """Run the server until it is told to stop; the exit code. Raises TypebarError where it cannot start."""
+    _native.share_one_heap()
     configure(settings.log_format, settings.log_level, content=settings.log_prompts)
     if settings.exposure:
         log.warning("%s", settings.exposure)
@@ -95,12 +99,19 @@ def _bind_problem(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {host}:{port}: {remedy.get(error.errno or 0, error.strerror)}"
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """uvicorn without its signal handlers, which end the process by the signal itself."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _websocket(read_timeout: float, **arguments: Any) -> asyncio.Protocol:
+    """A connection that has become a WebSocket. What they take, 1 MB and 30 ms, is imported with the first of them."""
+    from typebar.server.websocket_protocol import websocket_protocol
+
+    return websocket_protocol(read_timeout)(**arguments)
 
 
 class Lifecycle:
@@ -115,12 +126,12 @@ class Lifecycle:
         self.stopping = asyncio.Event()
         self.exit_code = 0
 
-    def _config(self) -> uvicorn.Config:
+    def _config(self) -> Config:
         settings = self.settings
-        return uvicorn.Config(
+        return Config(
             guarded(create_app(self.state), settings, self.port),
             http=http_protocol(settings.read_timeout),
-            ws=websocket_protocol(settings.read_timeout),
+            ws=partial(_websocket, settings.read_timeout),  # type: ignore[arg-type]
             ws_max_size=settings.max_body,
             lifespan="off",
             log_config=None,

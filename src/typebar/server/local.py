@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from typebar.engine.engine import Engine
 from typebar.engine.generation import Generation
@@ -22,8 +23,10 @@ from typebar.engine.worker import Receiver, Worker
 from typebar.errors import TypebarError
 from typebar.model.load import LoadedModel
 from typebar.server.engine import ModelInfo, Progress, SequenceRequest
-from typebar.text.chat import ChatTemplate
 from typebar.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typebar.text.chat import ChatTemplate
 
 log = logging.getLogger(__name__)
 

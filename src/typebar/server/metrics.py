@@ -15,10 +15,10 @@ from math import inf
 from threading import Lock
 from typing import TypeVarTuple, Unpack, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
+from prometheus_client.metrics import Counter, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from typebar.engine.blocks import BLOCK_TOKENS
 from typebar.engine.stats import Stats
@@ -101,6 +101,8 @@ class Metrics:
     def render(self, stats: Stats, accept: str | None = None) -> tuple[bytes, str]:
         """The exposition and its content type: the text format 0.0.4, or OpenMetrics where `accept`, the header of that
         name, asks for it."""
+        from prometheus_client.exposition import choose_encoder  # brings servers of its own: at the first scrape
+
         media_types = [part.partition(";")[0].strip().lower() for part in (accept or "").split(",")]
         encode, content_type = choose_encoder(_ACCEPT_OPENMETRICS if _OPENMETRICS in media_types else "")
         with self._lock:

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from typebar import _native
 from typebar.errors import ModelFileError
 from typebar.model.strings import StringArray
 from typebar.text.nfc import nfc
 
 # GGUF token types (`tokenizer.ggml.token_type`).
-CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+_LEFT_OUT = bytes(type in (CONTROL, USER_DEFINED, UNUSED) for type in range(256))
+_ADDED = re.compile(b"[%c%c]" % (CONTROL, USER_DEFINED))
 
 # Tokens that end a turn or a text in every family that has them, whatever the metadata forgets to say.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
@@ -106,13 +105,11 @@ class Tokenizer:
         """
         pre = _gguf_pre_tokenizer(metadata)
         tokens, merges = _gguf_strings(metadata, "tokens"), _gguf_strings(metadata, "merges")
-        types = np.asarray(metadata.get("tokenizer.ggml.token_type", np.ones(len(tokens), np.int32)))
-        if types.dtype.kind not in "iu" or types.shape != (len(tokens),):
-            raise ModelFileError(f"tokenizer.ggml.token_type is not an integer for each of {len(tokens)} tokens")
-        left_out = np.isin(types, (CONTROL, USER_DEFINED, UNUSED))
+        types = token_types(metadata, len(tokens))
+        left_out = types.translate(_LEFT_OUT)
         added = [
-            AddedToken(id, tokens[id], special=bool(types[id] == CONTROL))
-            for id in np.flatnonzero(left_out & (types != UNUSED)).tolist()
+            AddedToken(match.start(), tokens[match.start()], special=types[match.start()] == CONTROL)
+            for match in _ADDED.finditer(types)
         ]
         try:
             core = byte_pairs(tokens, left_out, merges, pre)
@@ -193,17 +190,32 @@ def _between(text: str, before: AddedToken | None, after: AddedToken | None) -> 
     return text.rstrip() if after and after.lstrip else text
 
 
-def byte_pairs(tokens: StringArray, left_out: NDArray[np.bool_], merges: StringArray, pre: PreTokenizer) -> _native.Bpe:
-    """ValueError, which names the entry, where the arrays disagree."""
+def byte_pairs(tokens: StringArray, left_out: bytes, merges: StringArray, pre: PreTokenizer) -> _native.Bpe:
+    """`left_out`: 1 for each token that no text becomes, 0 for others. ValueError, which names the entry, where the
+    arrays disagree."""
     return _native.Bpe(
         pieces=tokens.text,
         piece_ends=tokens.ends,
-        left_out=left_out.view(np.uint8),
+        left_out=left_out,
         merges=merges.text,
         merge_ends=merges.ends,
         words=pre.words,
         whole_words=pre.whole_words,
     )
+
+
+def token_types(metadata: Mapping[str, Any], vocab_size: int) -> bytes:
+    """The type of each token of a GGUF file. ModelFileError where it does not say one, from 0 to 255, for each."""
+    types = metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        return bytes([NORMAL]) * vocab_size
+    if not isinstance(types, memoryview) or types.format not in "bBhHiIqQ" or len(types) != vocab_size:
+        raise ModelFileError(f"tokenizer.ggml.token_type is not an integer for each of {vocab_size} tokens")
+    data = types.tobytes()
+    lowest = data[:: types.itemsize]  # its lowest byte
+    if any(data[place :: types.itemsize].strip(b"\0") for place in range(1, types.itemsize)):
+        raise ModelFileError("tokenizer.ggml.token_type holds a number that is no type of a token")
+    return lowest
 
 
 def _gguf_strings(metadata: Mapping[str, Any], name: str) -> StringArray:

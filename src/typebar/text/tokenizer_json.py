@@ -9,8 +9,6 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-import numpy as np
-
 from typebar import _native
 from typebar.errors import ModelFileError
 from typebar.model.strings import StringArray
@@ -194,10 +192,11 @@ def _core(
         if tokens[id]:
             raise ValueError(f"{tokens[id]!r} and {text!r} have the same id {id}")
         tokens[id] = text
-    left_out = np.zeros(vocab_size, np.bool_)
-    left_out[[token.id for token in added]] = True
+    left_out = bytearray(vocab_size)
+    for token in added:
+        left_out[token.id] = 1
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return byte_pairs(StringArray.of(tokens), left_out, StringArray.of(merges), pre)
+    return byte_pairs(StringArray.of(tokens), bytes(left_out), StringArray.of(merges), pre)
 
 
 def _text(token: object) -> str | None:
