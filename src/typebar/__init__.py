@@ -21,7 +21,7 @@ __all__ = [
     "__version__",
 ]
 
-# Imported when first used: the engine brings numpy, which takes longer to import than the rest together.
+# Imported when first used: the engine takes longer to import than the rest together.
 _HOMES = {
     "LLM": "typebar.llm",
     "SamplingParams": "typebar.engine.params",

@@ -74,7 +74,7 @@ class _MatcherInit(ctypes.Structure):
 
 
 def _library_path() -> str | None:
-    package = find_spec("llguidance")  # found, not imported: its own modules take 6 MB
+    package = find_spec("llguidance")  # found, not imported: its own modules take 10 MB
     spec = package and PathFinder.find_spec("llguidance._lib", package.submodule_search_locations)
     return spec.origin if spec else None
 
