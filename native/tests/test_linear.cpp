@@ -166,14 +166,14 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
   for (const Case c : kCases) {
     for (const bool extreme : {false, true}) {
       if (extreme && !is_quantized(c.format)) continue;
-      const int rows = 38, cols = 1152;  // two blocks of 16 rows and more, more than 32 groups
+      const int rows = 37, cols = 1152;  // two blocks of 16 rows and more, more than 32 groups
       const Matrix m = random_matrix(c, 40, cols, 3, extreme);
       auto values = random_values(std::size_t(rows) * cols, 5);
       if (extreme) {
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = i / cols % 2 ? -1e5f : 3.0f;
       }
       const Inputs in = quantized_inputs(values, rows, cols);
-      for (int count = 1; count <= rows; count += count < 9 ? 1 : 7) {
+      for (const int count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 32, 37}) {
         const Inputs part = quantized_inputs({values.begin(), values.begin() + std::size_t(count) * cols}, count, cols);
         const auto expected = multiply(scalar::kernels, m.packed, part.x, 0, count, 0, 5);
         for (const std::string& isa : usable_isas()) {
@@ -188,7 +188,7 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
 
 TEST_CASE("a row's result depends on neither its neighbours nor the tile range") {
   for (const Case c : kCases) {
-    const int rows = 13, cols = 128, outputs = 56;
+    const int rows = 45, cols = 128, outputs = 56;
     const Matrix m = random_matrix(c, outputs, cols, 11);
     const auto values = random_values(std::size_t(rows) * cols, 13);
     const Inputs all = quantized_inputs(values, rows, cols);
@@ -200,7 +200,7 @@ TEST_CASE("a row's result depends on neither its neighbours nor the tile range")
         const auto out = multiply(kernels, m.packed, alone.x, 0, 1, 0, 7);
         CHECK(std::memcmp(out.data(), whole.data() + r * outputs, outputs * sizeof(float)) == 0);
       }
-      for (const int row_begin : {0, 4, 8, 12}) {
+      for (const int row_begin : {0, 16, 32}) {
         for (int tile = 0; tile < 7; ++tile) {
           for (int tile_end = tile + 1; tile_end <= 7; ++tile_end) {
             const auto out = multiply(kernels, m.packed, all.x, row_begin, rows, tile, tile_end);
