@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,15 +26,13 @@ class TemporaryFile {
  public:
   explicit TemporaryFile(const std::vector<std::uint8_t>& content) {
     REQUIRE(fd_ >= 0);
-    unlink(path_);
     REQUIRE(write(fd_, content.data(), content.size()) == ssize_t(content.size()));
   }
   ~TemporaryFile() { close(fd_); }
   int fd() const { return fd_; }
 
  private:
-  char path_[32] = "/tmp/typebar-test-XXXXXX";
-  int fd_ = mkstemp(path_);
+  int fd_ = memfd_create("typebar-test", 0);
 };
 
 TensorSource in_memory(FileType type, int rows, int cols, const std::vector<std::uint8_t>& data) {
