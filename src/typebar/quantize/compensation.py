@@ -8,16 +8,16 @@ the outputs when the columns k > j change by −e·U[j, k] / U[j, j].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from typebar.errors import ModelFileError
 from typebar.model.dequantize import Floats
 from typebar.model.spec import ModelSpec
-from typebar.quantize.forward import ForwardPass, matrix_inputs
+from typebar.quantize.forward import ForwardPass
 from typebar.quantize.rounding import Grid, Rounded, round_weights
+from typebar.quantize.scaling import sites
 from typebar.quantize.stage import Stage
 from typebar.quantize.weights import Weights
 
@@ -25,21 +25,22 @@ BLOCK = 128  # columns that are corrected one by one; those behind them take all
 DAMPING = 0.01  # of the mean square of an input, added to each: inputs that never vary leave H without an inverse
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class InputProducts:
-    """XᵀX of the inputs of a layer's matrices, and from it what rounding needs. `scales` [cols] divide the inputs."""
+    """What rounding needs of the inputs [tokens, cols] of matrices: the diagonal of H, and U."""
 
-    products: NDArray[np.float64]
-    importance: Floats = field(init=False)
-    factor: Floats = field(init=False)
+    importance: Floats
+    factor: Floats
 
-    def __post_init__(self) -> None:
-        diagonal = np.diagonal(self.products).copy()
-        self.importance = diagonal.astype(np.float32)
-        self.products[np.diag_indices_from(self.products)] += DAMPING * diagonal.mean() + np.finfo(np.float64).tiny
+    @staticmethod
+    def of(x: Floats) -> InputProducts:
+        products = (x.T @ x).astype(np.float64)
+        diagonal = np.diagonal(products).copy()
+        products[np.diag_indices_from(products)] += DAMPING * diagonal.mean() + np.finfo(np.float64).tiny
         # Of the reversed matrix the lower factor L gives H⁻¹ = UᵀU with U = the reversed L⁻¹.
-        lower = np.linalg.cholesky(self.products[::-1, ::-1])
-        self.factor = np.ascontiguousarray(np.linalg.inv(lower)[::-1, ::-1], np.float32)
+        lower = np.linalg.cholesky(products[::-1, ::-1])
+        factor = np.ascontiguousarray(np.linalg.inv(lower)[::-1, ::-1], np.float32)
+        return InputProducts(diagonal.astype(np.float32), factor)
 
 
 def round_compensated(weights: Floats, inputs: InputProducts, grid: Grid) -> Rounded:
@@ -88,9 +89,9 @@ def compensate(spec: ModelSpec, weights: Weights, windows: Sequence[Sequence[int
     with stage("rounding", spec.num_layers) as done:
         for index in range(spec.num_layers):
             before = forward.hidden
-            for matrices, x in matrix_inputs(index, forward.layer(index)):
-                if x.shape[1] % grid.group == 0:
-                    _round_matrices(weights, matrices, InputProducts((x.T @ x).astype(np.float64)), grid)
+            for site in sites(spec, index, forward.layer(index)):
+                if site.x.shape[1] % grid.group == 0:
+                    _round_matrices(weights, site.matrices, InputProducts.of(site.x), grid)
             forward.hidden = before
             forward.layer(index)
             done(1)

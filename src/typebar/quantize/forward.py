@@ -23,12 +23,6 @@ class LayerInputs:
     down: Floats
 
 
-def matrix_inputs(index: int, inputs: LayerInputs) -> list[tuple[list[str], Floats]]:
-    """Names of the matrices of a layer that share an input, with that input."""
-    sites = [(("q", "k", "v"), inputs.qkv), (("o",), inputs.o), (("gate", "up"), inputs.gate_up)]
-    return [([f"layers.{index}.{part}" for part in parts], x) for parts, x in [*sites, (("down",), inputs.down)]]
-
-
 class ForwardPass:
     """Windows of token ids, each read from position 0. `layer` must be called for 0, 1, … in turn.
 

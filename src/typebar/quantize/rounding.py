@@ -15,7 +15,7 @@ Halves = NDArray[np.float16]
 
 CHUNK = 1 << 17  # weights rounded at a time: they and what is made of them stay in the second-level cache
 
-# As native/quantize.cpp: the weight of largest magnitude stands for the lowest code, or lies so far beyond it.
+# The weight of largest magnitude stands for the lowest code, or lies so far beyond it.
 BEYOND = (0.0, 0.5, -0.8, 0.2, -0.2, 0.8)
 # Of the range of a group. A narrower one clips the outermost weights and rounds the others more finely.
 RANGES = (1.0, 0.97, 0.94, 0.9, 0.85, 0.8)

@@ -34,7 +34,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
+class Site:
     """Matrices that share an input `x` [tokens, inputs], and the tensor rows (or norm) that it is made of.
 
     `repeats`: as many heads in turn have their input from the same row.
@@ -79,24 +79,26 @@ def calibrate(
     sample = np.random.default_rng(0)
     with stage("calibrating", spec.num_layers) as done:
         for index in range(spec.num_layers):
-            for site in _sites(spec, index, forward.layer(index)):
+            for site in sites(spec, index, forward.layer(index)):
                 _add(found, site, weights, grid, sample)
             done(1)
     return found
 
 
-def _sites(spec: ModelSpec, index: int, inputs: LayerInputs) -> Iterator[_Site]:
+def sites(spec: ModelSpec, index: int, inputs: LayerInputs) -> Iterator[Site]:
+    """Those of the layer `index`, in the order in which they are computed."""
+
     def names(*parts: str) -> list[str]:
         return [f"layers.{index}.{part}" for part in parts]
 
     v = names("v", "v_bias") if spec.qkv_bias else names("v")
-    yield _Site(names("q", "k", "v"), inputs.qkv, names("attn_norm"))
-    yield _Site(names("o"), inputs.o, v, spec.num_heads // spec.num_kv_heads, spec.head_dim)
-    yield _Site(names("gate", "up"), inputs.gate_up, names("mlp_norm"))
-    yield _Site(names("down"), inputs.down, names("up"))
+    yield Site(names("q", "k", "v"), inputs.qkv, names("attn_norm"))
+    yield Site(names("o"), inputs.o, v, spec.num_heads // spec.num_kv_heads, spec.head_dim)
+    yield Site(names("gate", "up"), inputs.gate_up, names("mlp_norm"))
+    yield Site(names("down"), inputs.down, names("up"))
 
 
-def _add(found: Calibration, site: _Site, weights: Weights, grid: Grid, sample: np.random.Generator) -> None:
+def _add(found: Calibration, site: Site, weights: Weights, grid: Grid, sample: np.random.Generator) -> None:
     cols = site.x.shape[1]
     if cols % grid.group:
         return
