@@ -11,7 +11,7 @@
 namespace typebar {
 namespace {
 
-constexpr int kTilesChecked = 64;  // that a member takes at a time when the bounds are known
+constexpr int kTilesChecked = 64;  // looked at together, and taken by a member at a time, when the bounds are known
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // What the `count` largest values surely reach, given lower bounds of the largest in each of `tiles` tiles. −inf, which
@@ -33,10 +33,26 @@ bool may_hold_best(const Screen& screen, std::span<const float> bounds, int tile
   return false;
 }
 
-int count_passed(const Screen& screen, std::span<const float> bounds, int tiles) {
-  int passed = 0;
-  for (int tile = 0; tile < tiles; ++tile) passed += may_hold_best(screen, bounds, tiles, tile);
-  return passed;
+// Whether any of the tiles begin … end−1 may: one look at many, since of most blocks none does.
+bool any_may_hold_best(const Screen& screen, std::span<const float> bounds, int tiles, int begin, int end,
+                       const Kernels& kernels) {
+  for (std::size_t row = 0; row < bounds.size(); ++row) {
+    if (!(kernels.max_value(screen.upper + row * tiles + begin, end - begin) < bounds[row])) return true;
+  }
+  return false;
+}
+
+// The tiles that may hold one of the best, ascending.
+std::vector<int> passing_tiles(const Screen& screen, std::span<const float> bounds, int tiles, const Kernels& kernels) {
+  std::vector<int> passing;
+  for (int begin = 0; begin < tiles; begin += kTilesChecked) {
+    const int end = std::min(begin + kTilesChecked, tiles);
+    if (!any_may_hold_best(screen, bounds, tiles, begin, end, kernels)) continue;
+    for (int tile = begin; tile < end; ++tile) {
+      if (may_hold_best(screen, bounds, tiles, tile)) passing.push_back(tile);
+    }
+  }
+  return passing;
 }
 
 }  // namespace
@@ -76,23 +92,25 @@ bool best_logits(Team& team, int member, const Kernels& kernels, const PackedMat
   for (int row = 0; row < x.rows; ++row) {
     bounds.push_back(bound_of_best(screen.lower + std::size_t(row) * tiles, tiles, best[row], kernels));
   }
-  if (count_passed(screen, bounds, tiles) > tiles / kMostPassed) {
+  const std::vector<int> passing = passing_tiles(screen, bounds, tiles, kernels);
+  if (int(passing.size()) > tiles / kMostPassed) {
     all_logits(team, member, kernels, w, x, buffer, logits);
     return false;
   }
   team.for_chunks(member, (tiles + kTilesChecked - 1) / kTilesChecked, [&](int chunk) {
-    for (int tile = chunk * kTilesChecked; tile < std::min((chunk + 1) * kTilesChecked, tiles); ++tile) {
-      const int begin = tile * kTileRows;
-      const int count = std::min(kTileRows, w.rows - begin);
-      const bool needed = may_hold_best(screen, bounds, tiles, tile);
-      if (needed) kernels.matmul(w, x, 0, x.rows, tile, tile + 1, buffer, kTileRows);
+    const int begin = chunk * kTilesChecked, end = std::min(begin + kTilesChecked, tiles);
+    const int output_begin = begin * kTileRows, output_end = std::min(end * kTileRows, w.rows);
+    for (int row = 0; row < x.rows; ++row) {
+      float* out = logits + std::size_t(row) * w.rows;
+      std::fill(out + output_begin, out + output_end, kMinusInfinity);
+    }
+    for (auto tile = std::lower_bound(passing.begin(), passing.end(), begin); tile != passing.end() && *tile < end;
+         ++tile) {
+      kernels.matmul(w, x, 0, x.rows, *tile, *tile + 1, buffer, kTileRows);
+      const int first = *tile * kTileRows;
       for (int row = 0; row < x.rows; ++row) {
-        float* out = logits + std::size_t(row) * w.rows + begin;
-        if (needed) {
-          std::copy_n(buffer + row * kTileRows, count, out);
-        } else {
-          std::fill_n(out, count, kMinusInfinity);
-        }
+        std::copy_n(buffer + row * kTileRows, std::min(kTileRows, w.rows - first),
+                    logits + std::size_t(row) * w.rows + first);
       }
     }
   });
