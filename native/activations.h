@@ -30,6 +30,7 @@ struct Activations {
   std::int8_t* codes = nullptr;
   GroupScale* groups = nullptr;
   float* dense = nullptr;
+  int span = kGroup;  // columns that share a scale: 32, or 128 where a matrix with multipliers reads them
 
   // Rows of the block that holds `row`: the distance from a group of a row to its next one.
   int block_rows(int row) const {

@@ -279,9 +279,10 @@ CodeLayout lossless_layout(FileType type) {
   throw std::invalid_argument("unknown weight type");
 }
 
-CodeLayout requantized_layout(WeightFormat format) {
+CodeLayout requantized_layout(WeightFormat format, int cols) {
   switch (format) {
-    case WeightFormat::q4: return {format, kGroup, true, 8};
+    case WeightFormat::q4:
+      return cols % kSpan == 0 ? CodeLayout{format, kSpan, true, 8, true} : CodeLayout{format, kGroup, true, 8};
     case WeightFormat::q5: return {format, kGroup, true, 16};
     case WeightFormat::q6: return {format, kGroup, true, 32};
     case WeightFormat::q8: return {format, kGroup, true, 128};

@@ -40,6 +40,7 @@ struct CodeLayout {
   int scale_group;
   bool symmetric;
   int zero;
+  bool multipliers = false;  // scale_group is a span, each group of which has one
 };
 CodeLayout lossless_layout(FileType type);
 
@@ -59,6 +60,6 @@ void decode_row(FileType type, const std::byte* source, int cols, float* values)
 // The layouts of `--quant`, rounded to nearest (Kernels::requantize): q8 (symmetric, codes 1…255), q6, q5 and q4
 // (symmetric, of a few scales the one with the least squared error, large values counting more). Throws
 // std::invalid_argument for others.
-CodeLayout requantized_layout(WeightFormat format);
+CodeLayout requantized_layout(WeightFormat format, int cols);
 
 }  // namespace typebar

@@ -13,7 +13,7 @@ namespace typebar {
 // Rows of activations that meet a weight tile while it is unpacked in the first-level cache.
 inline constexpr int kRowChunk = 256;
 // Floats of the buffer that a member hands to project(); gate and up share it.
-inline constexpr int kTileBuffer = kRowChunk * 64;
+inline constexpr int kTileBuffer = kRowChunk * 128;
 
 // A finished piece of a linear layer: values[(row − row_begin)·stride + lane] for the outputs 8·tile_begin … of a
 // matrix.

@@ -46,6 +46,13 @@ ModelConfig checked(ModelConfig c) {
   return c;
 }
 
+// `x` with the span of scales that these matrices, its readers, ask for.
+Activations input_of(std::initializer_list<const PackedMatrix*> matrices, Activations x) {
+  const bool spans = std::any_of(matrices.begin(), matrices.end(), [](const auto* w) { return w->multipliers; });
+  x.span = spans ? kSpan : kGroup;
+  return x;
+}
+
 }  // namespace
 
 Model::Model(ModelConfig config, int threads, const std::string& isa)
@@ -240,9 +247,11 @@ void Model::attend(int member, int index) {
     team_.for_chunks(member, int(attention_plan_.merges.size()),
                      [&](int i) { finish_attention(layer, attention_plan_, attention_plan_.merges[i]); });
   }
+  const LayerWeights& w = layers_[index];
+  const Activations x = input_of({&w.o}, scratch_.x_attn);
   team_.for_chunks(member, tokens_, [&](int t) {
     const float* attention = scratch_.attention + std::size_t(t) * config_.query_size();
-    kernels_.quantize(in_order(member, attention, layers_[index].o_order), config_.query_size(), t, 0, scratch_.x_attn);
+    kernels_.quantize(in_order(member, attention, w.o_order), config_.query_size(), t, 0, x);
   });
 }
 
@@ -257,23 +266,26 @@ void Model::add_projection(int member, const PackedMatrix& w, const Activations&
   });
 }
 
-// x_mlp = quantized silu(gate·x) · (up·x), the same outputs of both matrices at a time, whole groups of 32
+// x_mlp = quantized silu(gate·x) · (up·x), the same outputs of both matrices at a time, whole spans of x_mlp
 void Model::gate_up(int member, const LayerWeights& w) {
-  constexpr int kTiles = kGroup / kTileRows;
-  const int tiles = chunk_tiles(w.gate, tokens_, team_.size(), kTileBuffer / 2);
-  const int taken = std::max(1, tiles / kTiles) * kTiles;
+  constexpr int kHalf = kTileBuffer / 2;
+  const Activations x_mlp = input_of({&w.down}, scratch_.x_mlp);
+  const int span_tiles = x_mlp.span / kTileRows;
+  const int tiles = chunk_tiles(w.gate, tokens_, team_.size(), kHalf);
+  const int taken = std::max(1, tiles / span_tiles) * span_tiles;
+  const int rows_held = std::min(kRowChunk, kHalf / (taken * kTileRows) / kRowBlock * kRowBlock);
   float* gate = scratch_.tile_buffers[member];
-  float* up = gate + kTileBuffer / 2;
+  float* up = gate + kHalf;
   team_.for_chunks(member, (w.gate.tiles() + taken - 1) / taken, [&](int chunk) {
     const int begin = chunk * taken, end = std::min(begin + taken, w.gate.tiles());
     const int width = (end - begin) * kTileRows;
-    for (int row = 0; row < tokens_; row += kRowChunk) {
-      const int row_end = std::min(row + kRowChunk, tokens_);
+    for (int row = 0; row < tokens_; row += rows_held) {
+      const int row_end = std::min(row + rows_held, tokens_);
       kernels_.matmul(w.gate, scratch_.x, row, row_end, begin, end, gate, width);
       kernels_.matmul(w.up, scratch_.x, row, row_end, begin, end, up, width);
       kernels_.silu_mul(gate, up, (row_end - row) * width, gate);
       for (int r = row; r < row_end; ++r) {
-        kernels_.quantize(gate + (r - row) * width, width, r, begin * kTileRows, scratch_.x_mlp);
+        kernels_.quantize(gate + (r - row) * width, width, r, begin * kTileRows, x_mlp);
       }
     }
   });
@@ -281,12 +293,12 @@ void Model::gate_up(int member, const LayerWeights& w) {
 
 void Model::layer(int member, const Batch& batch, int index) {
   const LayerWeights& w = layers_[index];
-  normalize(member, w.attn_norm, w.attn_order, scratch_.x);
+  normalize(member, w.attn_norm, w.attn_order, input_of({&w.q, &w.k, &w.v}, scratch_.x));
   project_qkv(member, w);
   rotate_and_store(member, batch, w, index);
   attend(member, index);
   add_projection(member, w.o, scratch_.x_attn);
-  normalize(member, w.mlp_norm, w.mlp_order, scratch_.x);
+  normalize(member, w.mlp_norm, w.mlp_order, input_of({&w.gate, &w.up}, scratch_.x));
   gate_up(member, w);
   add_projection(member, w.down, scratch_.x_mlp);
 }

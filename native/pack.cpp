@@ -80,12 +80,12 @@ WeightFormat wanted_format(Quantization quantization) {
   }
 }
 
-CodeLayout held_layout(FileType type, Quantization quantization) {
+CodeLayout held_layout(FileType type, Quantization quantization, int cols) {
   const CodeLayout lossless = lossless_layout(type);
   if (quantization == Quantization::keep) return lossless;
   const WeightFormat wanted = wanted_format(quantization);
   if (wanted == WeightFormat::f32) return lossless_layout(FileType::f32);
-  return lossless.format <= wanted ? lossless : requantized_layout(wanted);  // formats ascend by bits
+  return lossless.format <= wanted ? lossless : requantized_layout(wanted, cols);  // formats ascend by bits
 }
 
 template <class Element>
@@ -136,6 +136,9 @@ class Packer {
     }
     if (!matrix_.quantized()) return;
     matrix_.scales = scales_ = arena.allocate<std::uint16_t>(tile_groups * matrix_.scale_stride());
+    if (layout.multipliers) {
+      matrix_.multipliers = multipliers_ = arena.allocate<std::int8_t>(tile_groups * kTileRows);
+    }
     if (!layout.symmetric) matrix_.mins = mins_ = arena.allocate<std::uint16_t>(tile_groups * matrix_.scale_stride());
   }
 
@@ -182,11 +185,13 @@ class Packer {
 
   void requantize_tile(int tile, int rows, Scratch& scratch) const {
     std::fill(scratch.values.begin() + std::size_t(rows) * matrix_.cols, scratch.values.end(), 0.0f);
-    const std::size_t tile_groups = std::size_t(tile) * matrix_.groups(), scale_count = matrix_.groups() * kTileRows;
+    const std::size_t tile_groups = std::size_t(tile) * matrix_.groups();
+    const std::size_t scale_count = matrix_.groups() * matrix_.scale_stride();
     std::uint16_t* const scales = scales_ + tile_groups * matrix_.scale_stride();
     kernels_.requantize(matrix_.format, scratch.values.data(), matrix_.cols,
                         nibbles_ + tile_groups * matrix_.nibble_stride(),
-                        extra_ ? extra_ + tile_groups * matrix_.extra_stride() : nullptr, scales);
+                        extra_ ? extra_ + tile_groups * matrix_.extra_stride() : nullptr, scales,
+                        multipliers_ ? multipliers_ + tile_groups * kTileRows : nullptr);
     if (all_finite(WeightFormat::f16, scales, scale_count)) return;
     for (std::size_t k = 0; k < scale_count; ++k) {
       if (!all_finite(WeightFormat::f16, scales + k, 1)) fail_scale(tile * kTileRows + int(k % kTileRows));
@@ -221,6 +226,7 @@ class Packer {
   PackedMatrix matrix_;
   std::uint8_t *nibbles_ = nullptr, *extra_ = nullptr;
   std::uint16_t *scales_ = nullptr, *mins_ = nullptr;
+  std::int8_t* multipliers_ = nullptr;
 };
 
 }  // namespace
@@ -229,7 +235,8 @@ PackedMatrix pack(const TensorSource& source, Quantization quantization, int int
                   Team& team, const Kernels& kernels) {
   check_shape(source, kGroup);
   check_heads(source, source.rows, interleaved_head_dim);
-  const Packer packer(source, held_layout(source.type, quantization), interleaved_head_dim, arena, kernels);
+  const Packer packer(source, held_layout(source.type, quantization, source.cols), interleaved_head_dim, arena,
+                      kernels);
   // A chunk is whole tiles, about 64 KB of the file: it stays in the second-level cache between read and write.
   const std::size_t tile_bytes = kTileRows * file_row_bytes(source.type, source.cols);
   const int chunk_rows = kTileRows * std::max(1, int(std::size_t{65536} / tile_bytes));
@@ -278,9 +285,11 @@ void unpack_row(const PackedMatrix& matrix, int row, float* values) {
     return;
   }
   const std::size_t first_scale = tile * (matrix.cols / matrix.scale_group) * kTileRows + r;
+  const std::size_t first_multiplier = tile * matrix.groups() * kTileRows + r;
   for (int c = 0; c < matrix.cols; ++c) {
     const std::size_t k = first_scale + std::size_t(c / matrix.scale_group) * kTileRows;
-    const float scale = half_to_float(matrix.scales[k]);
+    float scale = half_to_float(matrix.scales[k]);
+    if (matrix.multipliers) scale *= float(matrix.multipliers[first_multiplier + std::size_t(c / kGroup) * kTileRows]);
     const int code = code_at(matrix, row, c);
     values[c] = matrix.mins ? scale * float(code) - half_to_float(matrix.mins[k]) : scale * float(code - matrix.zero);
   }

@@ -8,6 +8,8 @@ namespace typebar {
 // Output rows of W in one tile, and weights along k in one group. A group of one tile is the unit of every kernel.
 inline constexpr int kTileRows = 8;
 inline constexpr int kGroup = 32;
+// Weights that share an f16 scale where their groups have multipliers.
+inline constexpr int kSpan = 128;
 
 // By ascending bits.
 enum class WeightFormat : std::uint8_t { q4, q5, q6, q8, f16, bf16, f32 };
@@ -37,6 +39,8 @@ inline constexpr int extra_bits(WeightFormat format) {
 //            q8 [tile][group][4][8][4] bytes   as `nibbles`, holding the low 4 bits of q
 //   scales   [tile][cols / scale_group][8] f16
 //   mins     the same shape, f16, or null when the matrix is symmetric: then m = s·zero
+//   multipliers  [tile][group][8] whole numbers of −15 … 15, or null. With them, which symmetric q4 alone has, a scale
+//                is shared by a span of 128 and w = s·k·(q − zero), k that of the group: 4.375 bits a weight.
 //
 // Dense formats hold `nibbles` = [tile][cols][8] elements of f16, bf16 or f32, and nothing else.
 struct PackedMatrix {
@@ -49,6 +53,7 @@ struct PackedMatrix {
   const std::uint8_t* extra = nullptr;
   const std::uint16_t* scales = nullptr;
   const std::uint16_t* mins = nullptr;
+  const std::int8_t* multipliers = nullptr;
 
   int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   int groups() const { return cols / kGroup; }
@@ -69,7 +74,8 @@ struct PackedMatrix {
   int scale_shift() const { return scale_group < kGroup ? 0 : __builtin_ctz(unsigned(scale_group / kGroup)); }
   std::size_t bytes() const {
     const std::size_t tile_groups = std::size_t(tiles()) * groups();
-    return tile_groups * (nibble_stride() + extra_stride() + scale_stride() * (mins ? 4 : 2));
+    return tile_groups *
+           (nibble_stride() + extra_stride() + scale_stride() * (mins ? 4 : 2) + (multipliers ? kTileRows : 0));
   }
 };
 

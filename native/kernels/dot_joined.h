@@ -5,6 +5,7 @@
 struct JoinedGroup {
   __m512i codes[8];
 
+  JoinedGroup() = default;
   JoinedGroup(const UnpackedGroup& first, const UnpackedGroup& second) {
     for (int step = 0; step < 8; ++step) {
       codes[step] = _mm512_inserti64x4(_mm512_castsi256_si512(first.codes[step]), second.codes[step], 1);

@@ -52,8 +52,8 @@ struct Kernels {
   void (*screen)(const PackedMatrix& w, const Activations& x, const float* spread, int tile_begin, int tile_end,
                  int outputs, float* lower, float* upper, int stride);
 
-  // Quantizes `count` values (a multiple of 32) of activation row `row`, columns from `col` (a multiple of 32) on, into
-  // x.codes and x.groups; copies them to x.dense if that is not null.
+  // Quantizes `count` values of activation row `row`, columns from `col` on, both multiples of x.span, into x.codes and
+  // x.groups; copies them to x.dense if that is not null.
   void (*quantize)(const float* values, int count, int row, int col, const Activations& x);
 
   // y = weight · x / sqrt(mean(x²) + eps); n a multiple of 8. y may be x.
@@ -89,10 +89,10 @@ struct Kernels {
   float (*sum_exp)(const float* x, int n, float max, float inverse_temperature);
 
   // Rounds eight rows of `cols` values (a multiple of 32), one after another, to a tile of codes with a scale for each
-  // 32, see requantized_layout(). Where one of 32 is not finite, or too large for an f16 scale, the scale is not
-  // finite.
+  // 32, see requantized_layout(); with `multipliers`, of q4 alone, one for each 128, of which `cols` is a multiple
+  // then. Where one of these values is not finite, or too large for an f16 scale, the scale is not finite.
   void (*requantize)(WeightFormat format, const float* values, int cols, std::uint8_t* nibbles, std::uint8_t* extra,
-                     std::uint16_t* scales);
+                     std::uint16_t* scales, std::int8_t* multipliers);
 };
 
 // Floats of AttentionTask::scratch for `rows` = tokens · heads.

@@ -167,6 +167,27 @@ TEST_CASE("quantize gives the nearest codes, in the packed layout, for every num
   }
 }
 
+TEST_CASE("quantize with a scale for 128 columns") {
+  const std::vector<float> values = random_normal(256, 9, 3);
+  const auto fill = [&](const Kernels& kernels) {
+    Quantized q(1, 256);
+    q.x.span = 128;
+    kernels.quantize(values.data() + 128, 128, 0, 128, q.x);
+    kernels.quantize(values.data(), 128, 0, 0, q.x);
+    return q;
+  };
+  on_every_isa([&](const Kernels& kernels) { return fill(kernels).as_floats(); });
+  const Quantized q = fill(select_kernels());
+  for (int begin = 0; begin < 256; begin += 128) {
+    float largest = 0;
+    for (int c = begin; c < begin + 128; ++c) largest = std::max(largest, std::fabs(values[c]));
+    for (int c = begin; c < begin + 128; ++c) {
+      CHECK(q.group(0, c).scale == largest / 127);
+      CHECK(std::fabs(values[c] - double(largest / 127) * q.code(0, c)) <= largest / 127 * 0.50001);
+    }
+  }
+}
+
 TEST_CASE("quantize writes no copy where none is wanted") {
   Quantized q(1, 32);
   q.x.dense = nullptr;

@@ -17,24 +17,30 @@ struct Matrix {
   PackedMatrix packed;
   std::vector<std::uint8_t> nibbles, extra;
   std::vector<std::uint16_t> scales, mins;
+  std::vector<std::int8_t> multipliers;
 };
 
 struct Case {
   WeightFormat format;
   bool asymmetric;
   int scale_group = kGroup;
+  bool multipliers = false;
+  int span() const { return multipliers ? kSpan : kGroup; }
 };
 const Case kCases[] = {
-    {WeightFormat::q4, false},     {WeightFormat::q4, true},      {WeightFormat::q4, true, 64},
-    {WeightFormat::q4, true, 128}, {WeightFormat::q5, false},     {WeightFormat::q5, true},
-    {WeightFormat::q6, false},     {WeightFormat::q6, false, 16}, {WeightFormat::q8, false},
-    {WeightFormat::q8, true},      {WeightFormat::q8, true, 64},  {WeightFormat::q8, true, 128},
-    {WeightFormat::f16, false},    {WeightFormat::bf16, false},   {WeightFormat::f32, false},
+    {WeightFormat::q4, false},    {WeightFormat::q4, true},
+    {WeightFormat::q4, true, 64}, {WeightFormat::q4, true, 128},
+    {WeightFormat::q5, false},    {WeightFormat::q5, true},
+    {WeightFormat::q6, false},    {WeightFormat::q6, false, 16},
+    {WeightFormat::q8, false},    {WeightFormat::q8, true},
+    {WeightFormat::q8, true, 64}, {WeightFormat::q8, true, 128},
+    {WeightFormat::f16, false},   {WeightFormat::bf16, false},
+    {WeightFormat::f32, false},   {WeightFormat::q4, false, kSpan, true},
 };
 
 // Random planes are valid codes of any format, so a matrix needs no packer.
 Matrix random_matrix(const Case& c, int rows, int cols, unsigned seed, bool all_ones = false) {
-  const auto [format, asymmetric, scale_group] = c;
+  const auto [format, asymmetric, scale_group, multipliers] = c;
   std::mt19937 random(seed);
   Matrix m;
   PackedMatrix& w = m.packed;
@@ -68,6 +74,11 @@ Matrix random_matrix(const Case& c, int rows, int cols, unsigned seed, bool all_
   w.extra = m.extra.data();
   w.scales = m.scales.data();
   w.mins = asymmetric ? m.mins.data() : nullptr;
+  if (multipliers) {
+    m.multipliers.resize(tile_groups * kTileRows);
+    for (auto& k : m.multipliers) k = all_ones ? -15 : std::int8_t(random() % 31) - 15;
+    w.multipliers = m.multipliers.data();
+  }
   return m;
 }
 
@@ -86,7 +97,7 @@ double weight(const PackedMatrix& w, int row, int col) {
   if (w.format == WeightFormat::q6) code = code * 4 + (extra[c / 16 * 32 + r * 4 + i] >> 2 * v & 3);
   if (w.format == WeightFormat::q8) code = code * 16 + (extra[v * 32 + r * 4 + i] >> shift & 15);
   const std::size_t scale = (std::size_t(row / 8) * (w.cols / w.scale_group) + col / w.scale_group) * 8 + r;
-  const double s = half_to_float(w.scales[scale]);
+  const double s = half_to_float(w.scales[scale]) * (w.multipliers ? w.multipliers[tile_group * 8 + r] : 1.0);
   return w.mins ? s * code - half_to_float(w.mins[scale]) : s * (code - w.zero);
 }
 
@@ -98,13 +109,13 @@ struct Inputs {
   Activations x;
 };
 
-Inputs quantized_inputs(const std::vector<float>& values, int rows, int cols) {
+Inputs quantized_inputs(const std::vector<float>& values, int rows, int cols, int span) {
   Inputs in;
   in.values = values;
   in.codes.resize(std::size_t(rows) * cols);
   in.groups.resize(std::size_t(rows) * cols / 32);
   in.dense.resize(std::size_t(rows) * cols);
-  in.x = {rows, cols, in.codes.data(), in.groups.data(), in.dense.data()};
+  in.x = {rows, cols, in.codes.data(), in.groups.data(), in.dense.data(), span};
   for (int r = 0; r < rows; ++r) scalar::kernels.quantize(in.values.data() + std::size_t(r) * cols, cols, r, 0, in.x);
   return in;
 }
@@ -140,7 +151,7 @@ TEST_CASE("matmul equals the formula of the layout, for every format and number 
     for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 37}) {
       const int cols = 3 * std::max(c.scale_group, kGroup), outputs = 29;
       const Matrix m = random_matrix(c, outputs, cols, 7 * rows);
-      const Inputs in = quantized_inputs(random_values(std::size_t(rows) * cols, rows), rows, cols);
+      const Inputs in = quantized_inputs(random_values(std::size_t(rows) * cols, rows), rows, cols, c.span());
       for (const std::string& isa : usable_isas()) {
         const auto out = multiply(select_kernels(isa), m.packed, in.x, 0, rows, 0, m.packed.tiles());
         for (int r = 0; r < rows; ++r) {
@@ -172,9 +183,10 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
       if (extreme) {
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = i / cols % 2 ? -1e5f : 3.0f;
       }
-      const Inputs in = quantized_inputs(values, rows, cols);
+      const Inputs in = quantized_inputs(values, rows, cols, c.span());
       for (const int count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 32, 37}) {
-        const Inputs part = quantized_inputs({values.begin(), values.begin() + std::size_t(count) * cols}, count, cols);
+        const Inputs part =
+            quantized_inputs({values.begin(), values.begin() + std::size_t(count) * cols}, count, cols, c.span());
         const auto expected = multiply(scalar::kernels, m.packed, part.x, 0, count, 0, 5);
         for (const std::string& isa : usable_isas()) {
           const auto out = multiply(select_kernels(isa), m.packed, part.x, 0, count, 0, 5);
@@ -191,12 +203,13 @@ TEST_CASE("a row's result depends on neither its neighbours nor the tile range")
     const int rows = 45, cols = 128, outputs = 56;
     const Matrix m = random_matrix(c, outputs, cols, 11);
     const auto values = random_values(std::size_t(rows) * cols, 13);
-    const Inputs all = quantized_inputs(values, rows, cols);
+    const Inputs all = quantized_inputs(values, rows, cols, c.span());
     for (const std::string& isa : usable_isas()) {
       const Kernels& kernels = select_kernels(isa);
       const auto whole = multiply(kernels, m.packed, all.x, 0, rows, 0, 7);
       for (int r = 0; r < rows; ++r) {
-        const Inputs alone = quantized_inputs({values.begin() + r * cols, values.begin() + (r + 1) * cols}, 1, cols);
+        const Inputs alone =
+            quantized_inputs({values.begin() + r * cols, values.begin() + (r + 1) * cols}, 1, cols, c.span());
         const auto out = multiply(kernels, m.packed, alone.x, 0, 1, 0, 7);
         CHECK(std::memcmp(out.data(), whole.data() + r * outputs, outputs * sizeof(float)) == 0);
       }

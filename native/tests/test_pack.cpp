@@ -131,7 +131,7 @@ bool same_bytes(const PackedMatrix& a, const PackedMatrix& b) {
   return a.format == b.format && a.rows == b.rows && a.cols == b.cols && a.scale_group == b.scale_group &&
          a.zero == b.zero && same(a.nibbles, b.nibbles, n * a.nibble_stride()) &&
          same(a.extra, b.extra, n * a.extra_stride()) && same(a.scales, b.scales, n * a.scale_stride() * 2) &&
-         same(a.mins, b.mins, n * a.scale_stride() * 2);
+         same(a.mins, b.mins, n * a.scale_stride() * 2) && same(a.multipliers, b.multipliers, n * kTileRows);
 }
 
 std::vector<float> row_of(const PackedMatrix& matrix, int row) {
@@ -230,14 +230,18 @@ TEST_CASE("pack: requantized rows are what the kernel says, padded with zeros; a
     const std::size_t tile_groups = std::size_t(m.tiles()) * m.groups(), groups = m.groups();
     std::vector<std::uint8_t> nibbles(tile_groups * m.nibble_stride()), extra(tile_groups * m.extra_stride());
     std::vector<std::uint16_t> scales(tile_groups * m.scale_stride());
+    std::vector<std::int8_t> multipliers(m.multipliers ? tile_groups * kTileRows : 0);
+    CHECK(multipliers.empty() == (format != WeightFormat::q4));
     for (int tile = 0; tile < m.tiles(); ++tile) {
       select_kernels().requantize(format, &values[tile * 8 * cols], cols, &nibbles[tile * groups * m.nibble_stride()],
                                   extra.data() + tile * groups * m.extra_stride(),
-                                  &scales[tile * groups * m.scale_stride()]);
+                                  &scales[tile * groups * m.scale_stride()],
+                                  m.multipliers ? &multipliers[tile * groups * kTileRows] : nullptr);
     }
     expected.nibbles = nibbles.data();
     expected.extra = extra.data();
     expected.scales = scales.data();
+    expected.multipliers = m.multipliers ? multipliers.data() : nullptr;
     CHECK(same_bytes(m, expected));
   }
   const auto blocks = reference::random_rows(FileType::q4_1, rows, cols, random);

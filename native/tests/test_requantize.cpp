@@ -12,23 +12,31 @@ namespace {
 
 constexpr WeightFormat kFormats[] = {WeightFormat::q4, WeightFormat::q5, WeightFormat::q6, WeightFormat::q8};
 
-// Eight rows of `values`, requantized.
+// Eight rows of `values`, requantized; with multipliers where `scale_group` is a span.
 struct Tile {
   PackedMatrix w;
   std::vector<std::uint8_t> nibbles, extra;
   std::vector<std::uint16_t> scales;
+  std::vector<std::int8_t> multipliers;
 
-  Tile(WeightFormat format, const std::vector<float>& values, const Kernels& kernels = select_kernels())
-      : w{format, kTileRows, int(values.size()) / kTileRows, kGroup, requantized_layout(format).zero} {
+  Tile(WeightFormat format, const std::vector<float>& values, const Kernels& kernels = select_kernels(),
+       int scale_group = kGroup)
+      : w{format, kTileRows, int(values.size()) / kTileRows, scale_group, requantized_layout(format, kGroup).zero} {
     nibbles.resize(w.groups() * w.nibble_stride());
     extra.resize(w.groups() * w.extra_stride());
     scales.resize(w.groups() * w.scale_stride());
     w.nibbles = nibbles.data();
     w.extra = extra.data();
     w.scales = scales.data();
-    kernels.requantize(format, values.data(), w.cols, nibbles.data(), extra.data(), scales.data());
+    if (scale_group == kSpan) multipliers.resize(std::size_t(w.groups()) * kTileRows);
+    w.multipliers = scale_group == kSpan ? multipliers.data() : nullptr;
+    kernels.requantize(format, values.data(), w.cols, nibbles.data(), extra.data(), scales.data(),
+                       w.multipliers ? multipliers.data() : nullptr);
   }
-  float scale(int row, int col) const { return half_to_float(scales[std::size_t(col) / kGroup * kTileRows + row]); }
+  float scale(int row, int col) const {
+    const float scale = half_to_float(scales[std::size_t(col) / w.scale_group * kTileRows + row]);
+    return w.multipliers ? scale * float(multipliers[std::size_t(col) / kGroup * kTileRows + row]) : scale;
+  }
   int level(int row, int col) const { return code_at(w, row, col) - w.zero; }
   float held(int row, int col) const { return scale(row, col) * float(level(row, col)); }
   bool scale_is_finite(int row, int col) const { return std::isfinite(scale(row, col)); }
@@ -50,15 +58,18 @@ TEST_CASE("requantize: every instruction set gives the same planes") {
   for (int col = 0; col < 32; ++col) values[3 * 512 + col] *= 1e-6f;               // row 3: subnormal scales,
   for (int col = 0; col < 32; ++col) values[4 * 512 + col] *= 1e-37f;              // row 4: below all of them,
   for (int col = 0; col < 64; ++col) values[5 * 512 + col] = float(col % 17 - 8);  // row 5: levels and halves of them
-  for (const WeightFormat format : kFormats) {
+  const auto check = [&](WeightFormat format, int scale_group) {
     on_every_isa([&](const Kernels& kernels) {
-      const Tile tile(format, values, kernels);
+      const Tile tile(format, values, kernels, scale_group);
       std::vector<float> planes(tile.nibbles.begin(), tile.nibbles.end());
       planes.insert(planes.end(), tile.extra.begin(), tile.extra.end());
       planes.insert(planes.end(), tile.scales.begin(), tile.scales.end());
+      planes.insert(planes.end(), tile.multipliers.begin(), tile.multipliers.end());
       return planes;
     });
-  }
+  };
+  for (const WeightFormat format : kFormats) check(format, kGroup);
+  check(WeightFormat::q4, kSpan);
 }
 
 TEST_CASE("requantize: q8 rounds to nearest") {
@@ -141,13 +152,13 @@ TEST_CASE("requantize: special groups") {
       for_each_group(tile, [&](int row, int col) { CHECK(tile.scale_is_finite(row, col) != (row == 3 && col == 32)); });
     }
   }
-  CHECK_THROWS_AS(requantized_layout(WeightFormat::f16), std::invalid_argument);
+  CHECK_THROWS_AS(requantized_layout(WeightFormat::f16, 32), std::invalid_argument);
 }
 
 TEST_CASE("requantize: levels that a format holds come back as they are") {
   std::mt19937 random(4);
   for (const WeightFormat format : kFormats) {
-    const int zero = requantized_layout(format).zero, lowest = format == WeightFormat::q8 ? -127 : -zero;
+    const int zero = requantized_layout(format, kGroup).zero, lowest = format == WeightFormat::q8 ? -127 : -zero;
     std::vector<float> values(kTileRows * 2048);
     for (float& value : values) value = 0.03125f * float(lowest + int(random() % unsigned(zero - lowest)));
     for (std::size_t group = 0; group < values.size(); group += 32) {
@@ -157,5 +168,54 @@ TEST_CASE("requantize: levels that a format holds come back as they are") {
     for (int row = 0; row < kTileRows; ++row) {
       for (int col = 0; col < tile.w.cols; ++col) REQUIRE(tile.held(row, col) == values[row * tile.w.cols + col]);
     }
+  }
+}
+
+TEST_CASE("requantize: multipliers where rows are whole spans") {
+  CHECK(requantized_layout(WeightFormat::q4, 896).multipliers);
+  CHECK(requantized_layout(WeightFormat::q4, 896).scale_group == kSpan);
+  CHECK_FALSE(requantized_layout(WeightFormat::q4, 576).multipliers);
+  CHECK_FALSE(requantized_layout(WeightFormat::q5, 896).multipliers);
+}
+
+TEST_CASE("requantize: with multipliers nearly as good as with a scale for each group") {
+  auto values = random_normal(kTileRows * 8192, 3, 0.05f);
+  for (std::size_t group = 0; group < values.size() / 32; ++group) {  // of different sizes, 1 : 5
+    for (int j = 0; j < 32; ++j) values[group * 32 + j] *= float(1 + group % 5);
+  }
+  const Tile own(WeightFormat::q4, values), shared(WeightFormat::q4, values, select_kernels(), kSpan);
+  double error_own = 0, error_shared = 0;
+  for (int row = 0; row < kTileRows; ++row) {
+    for (int col = 0; col < own.w.cols; ++col) {
+      const float value = values[std::size_t(row) * own.w.cols + col];
+      error_own += std::pow(own.held(row, col) - value, 2);
+      error_shared += std::pow(shared.held(row, col) - value, 2);
+      const float exact = value / shared.scale(row, col);
+      if (exact > -8 && exact < 7) REQUIRE(std::fabs(float(shared.level(row, col)) - exact) <= 0.5001f);
+    }
+  }
+  CHECK(error_shared < 1.05 * error_own);
+  for (const std::int8_t multiplier : shared.multipliers) REQUIRE(std::abs(multiplier) <= 15);
+}
+
+TEST_CASE("requantize: special spans") {
+  std::vector<float> values(kTileRows * 256, 0.0f);
+  float& value = values[3 * 256 + 128 + 39];
+  const auto tile = [&] { return Tile(WeightFormat::q4, values, select_kernels(), kSpan); };
+  for (const float single : {0.0f, 1.0f, -1.0f, 65504.0f}) {
+    value = single;
+    const Tile held = tile();
+    CHECK(std::fabs(held.held(3, 167) - single) <= 0.0005 * std::fabs(single));
+    for (int col = 0; col < 256; ++col) CHECK((col == 167 || held.held(3, col) == 0));
+  }
+  value = 1e-12f;  // below the smallest f16 scale
+  CHECK(std::fabs(tile().held(3, 167) - value) <= value);
+  for (const float bad : {NAN, INFINITY, -INFINITY, 1e30f}) {
+    value = bad;
+    const Tile held = tile();
+    for_each_group(held, [&](int row, int col) {
+      CHECK(std::isfinite(half_to_float(held.scales[std::size_t(col) / kSpan * kTileRows + row])) !=
+            (row == 3 && col >= 128));
+    });
   }
 }

@@ -27,20 +27,26 @@ PROCESS_BYTES_PER_TOKEN = 100
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a matrix is held: `bits` for a weight, and for each `group` of them (0: none) an f16 scale, perhaps a min."""
+    """How a matrix is held: `bits` for a weight, and for each `group` of them (0: none) an f16 scale, perhaps a min.
+
+    With `has_multipliers` each 32 weights of a group have a byte, too.
+    """
 
     format: str
     bits: int
     group: int = 0
     has_min: bool = False
+    has_multipliers: bool = False
 
     @property
     def bits_per_weight(self) -> float:
-        return self.bits + (16 * (1 + self.has_min) / self.group if self.group else 0)
+        scales = 16 * (1 + self.has_min) / self.group if self.group else 0
+        return self.bits + scales + (8 / 32 if self.has_multipliers else 0)
 
 
 F32 = Layout("f32", 32)
 Q4, Q5, Q6, Q8 = (Layout(f"q{bits}", bits, group=32) for bits in (4, 5, 6, 8))
+Q4_SPANS = Layout("q4", 4, group=128, has_multipliers=True)  # instead of Q4 by `--quant`, where rows are whole spans
 # By type in the file: the layout that changes no weight.
 LOSSLESS: dict[str, Layout] = {
     "F32": F32,
@@ -185,7 +191,7 @@ def _planned(name: str, tensor: Tensor, quantization: str, tied: bool) -> Planne
         bits = 8 * tensor.nbytes / prod(tensor.shape)
         return PlannedTensor(name, tensor.type, IN_FILE, rows, cols, bits, tensor.nbytes, 0)
     is_head = name in ("embed", "head")
-    layout = _held(tensor.type, quantization, is_head)
+    layout = _held(tensor.type, quantization, is_head, cols)
     padded = -(-rows // TILE_ROWS) * TILE_ROWS * cols
     low_bits = SCREENED.get(layout.format, 0) if is_head and not layout.has_min else 0
     return PlannedTensor(
@@ -194,9 +200,11 @@ def _planned(name: str, tensor: Tensor, quantization: str, tied: bool) -> Planne
     )  # fmt: skip
 
 
-def _held(type: str, quantization: str, is_head: bool) -> Layout:
+def _held(type: str, quantization: str, is_head: bool, cols: int) -> Layout:
     lossless = LOSSLESS[type]
     if quantization == "keep":
         return lossless
     wanted = REQUANTIZED[quantization][is_head]
-    return wanted if wanted == F32 or lossless.bits > wanted.bits else lossless
+    if wanted != F32 and lossless.bits <= wanted.bits:
+        return lossless
+    return Q4_SPANS if wanted == Q4 and cols % Q4_SPANS.group == 0 else wanted
