@@ -54,6 +54,12 @@ Quantization parse_quantization(const std::string& name) {
   throw std::invalid_argument("quantization must be keep, q8, q6, q5, q4 or f32, not '" + name + "'");
 }
 
+Activation parse_activation(const std::string& name) {
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  throw std::invalid_argument("activation must be silu or gelu, not '" + name + "'");
+}
+
 const char* format_name(WeightFormat format) {
   switch (format) {
     case WeightFormat::q4: return "q4";
@@ -204,12 +210,27 @@ nb::dict cpu_info() {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::class_<AttentionKind>(m, "AttentionKind")
+      .def(
+          "__init__",
+          [](AttentionKind* self, const Array<float, 1>& inverse_frequencies, float rope_attention_factor,
+             std::optional<int> window) {
+            new (self) AttentionKind{
+                .window = window.value_or(kNoWindow),
+                .inverse_frequencies = {inverse_frequencies.data(),
+                                        inverse_frequencies.data() + inverse_frequencies.size()},
+                .rope_attention_factor = rope_attention_factor,
+            };
+          },
+          nb::kw_only(), "inverse_frequencies"_a, "rope_attention_factor"_a, "window"_a = nb::none());
+
   nb::class_<ModelConfig>(m, "ModelConfig")
       .def(
           "__init__",
           [](ModelConfig* self, int vocab_size, int usable_vocab, int hidden_size, int num_layers, int num_heads,
              int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
-             const Array<float, 1>& inverse_frequencies, float rope_attention_factor, int max_positions, int kv_blocks,
+             std::vector<AttentionKind> attention, std::vector<int> layer_attention, float attention_scale,
+             float embedding_scale, const std::string& activation, int max_positions, int kv_blocks,
              int max_step_tokens, int max_step_sequences, bool screened_head) {
             new (self) ModelConfig{
                 .vocab_size = vocab_size,
@@ -221,9 +242,11 @@ NB_MODULE(_native, m) {
                 .head_dim = head_dim,
                 .intermediate_size = intermediate_size,
                 .rms_norm_eps = rms_norm_eps,
-                .inverse_frequencies = {inverse_frequencies.data(),
-                                        inverse_frequencies.data() + inverse_frequencies.size()},
-                .rope_attention_factor = rope_attention_factor,
+                .attention = std::move(attention),
+                .layer_attention = std::move(layer_attention),
+                .attention_scale = attention_scale,
+                .embedding_scale = embedding_scale,
+                .activation = parse_activation(activation),
                 .max_positions = max_positions,
                 .kv_blocks = kv_blocks,
                 .max_step_tokens = max_step_tokens,
@@ -232,9 +255,9 @@ NB_MODULE(_native, m) {
             };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
-          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "inverse_frequencies"_a,
-          "rope_attention_factor"_a, "max_positions"_a, "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a,
-          "screened_head"_a = true);
+          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "attention"_a,
+          "layer_attention"_a, "attention_scale"_a, "embedding_scale"_a, "activation"_a, "max_positions"_a,
+          "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a, "screened_head"_a = true);
 
   nb::class_<PyTensorSource>(m, "TensorSource")
       .def(

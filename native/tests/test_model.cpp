@@ -85,7 +85,9 @@ const TinyModel& tiny() {
 
 ModelConfig tiny_config() {
   ModelConfig c{kVocab, kVocab, kHidden, kLayers, kHeads, kKvHeads, kHeadDim, kMlp, 1e-6f, {}};
-  for (int i = 0; i < kHeadDim / 2; ++i) c.inverse_frequencies.push_back(1.0f / float(1 << i));
+  c.attention.emplace_back();
+  for (int i = 0; i < kHeadDim / 2; ++i) c.attention[0].inverse_frequencies.push_back(1.0f / float(1 << i));
+  c.attention_scale = 1 / std::sqrt(float(kHeadDim));
   c.max_positions = 1200;
   c.kv_blocks = 200;
   c.max_step_tokens = 256;

@@ -16,8 +16,19 @@ UInt32s: TypeAlias = Buffer | npt.NDArray[np.uint32]
 Floats: TypeAlias = Buffer | npt.NDArray[np.float32]
 
 @final
+class AttentionKind:
+    """What the attention of a layer sees, the last `window` tokens or all, and its RoPE: see rope.py."""
+
+    def __init__(
+        self, *, inverse_frequencies: Floats, rope_attention_factor: float, window: int | None = None
+    ) -> None: ...
+
+@final
 class ModelConfig:
-    """Shape of the transformer; all fields are keyword arguments."""
+    """Shape of the transformer; all fields are keyword arguments.
+
+    attention: the kinds that there are; layer_attention: which of them each layer has; activation: silu or gelu.
+    """
 
     def __init__(
         self,
@@ -31,8 +42,11 @@ class ModelConfig:
         head_dim: int,
         intermediate_size: int,
         rms_norm_eps: float,
-        inverse_frequencies: Floats,
-        rope_attention_factor: float,
+        attention: Sequence[AttentionKind],
+        layer_attention: Sequence[int],
+        attention_scale: float,
+        embedding_scale: float,
+        activation: str,
         max_positions: int,
         kv_blocks: int,
         max_step_tokens: int,
