@@ -23,6 +23,7 @@
 #include "bpe.h"
 #include "cpu.h"
 #include "model.h"
+#include "sentence_piece.h"
 #include "utf8.h"
 
 namespace nb = nanobind;
@@ -186,11 +187,18 @@ std::int64_t find_last(const Array<std::int32_t, 1>& tokens, std::size_t length)
   return found.empty() ? -1 : found.data() - known.data();
 }
 
-std::vector<std::int32_t> encode(const Bpe& bpe, nb::bytes text) {
+template <class Tokens>
+std::vector<std::int32_t> encode(const Tokens& tokens, nb::bytes text) {
   // Short texts keep the GIL: to get it back from a busy thread takes 5 ms.
   std::optional<nb::gil_scoped_release> release;
   if (text.size() >= 4096) release.emplace();
-  return bpe.encode({text.c_str(), text.size()});
+  return tokens.encode({text.c_str(), text.size()});
+}
+
+template <class Tokens>
+nb::bytes token_bytes(const Tokens& tokens, std::size_t token) {
+  const std::string bytes = tokens.bytes(token);
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 nb::dict cpu_info() {
@@ -362,14 +370,23 @@ NB_MODULE(_native, m) {
           },
           nb::kw_only(), "pieces"_a, "piece_ends"_a, "left_out"_a, "merges"_a, "merge_ends"_a, "words"_a,
           "whole_words"_a)
-      .def("encode", &encode, "text"_a)
+      .def("encode", &encode<Bpe>, "text"_a)
+      .def("token_bytes", &token_bytes<Bpe>, "token"_a);
+
+  nb::class_<SentencePiece>(m, "SentencePiece")
       .def(
-          "token_bytes",
-          [](const Bpe& self, std::size_t token) {
-            const std::string bytes = self.bytes(token);
-            return nb::bytes(bytes.data(), bytes.size());
+          "__init__",
+          [](SentencePiece* self, const nb::bytes& pieces, const Array<std::uint32_t, 1>& piece_ends,
+             const Array<std::uint8_t, 1>& kinds, const Array<float, 1>& scores) {
+            if (kinds.size() != piece_ends.size()) throw std::invalid_argument("kinds must be [tokens]");
+            if (scores.size() != piece_ends.size()) throw std::invalid_argument("scores must be [tokens]");
+            const Strings list = make_strings(pieces, piece_ends);
+            nb::gil_scoped_release release;
+            new (self) SentencePiece(list, {kinds.data(), kinds.size()}, {scores.data(), scores.size()});
           },
-          "token"_a);
+          nb::kw_only(), "pieces"_a, "piece_ends"_a, "kinds"_a, "scores"_a)
+      .def("encode", &encode<SentencePiece>, "text"_a)
+      .def("token_bytes", &token_bytes<SentencePiece>, "token"_a);
 
   m.def("cpu_info", &cpu_info);
   m.def("choose_threads", [] {
