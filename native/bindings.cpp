@@ -263,9 +263,9 @@ NB_MODULE(_native, m) {
             };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
-          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "attention"_a,
-          "layer_attention"_a, "attention_scale"_a, "embedding_scale"_a, "activation"_a, "max_positions"_a,
-          "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a, "screened_head"_a = true);
+          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "attention"_a, "layer_attention"_a,
+          "attention_scale"_a, "embedding_scale"_a, "activation"_a, "max_positions"_a, "kv_blocks"_a,
+          "max_step_tokens"_a, "max_step_sequences"_a, "screened_head"_a = true);
 
   nb::class_<PyTensorSource>(m, "TensorSource")
       .def(

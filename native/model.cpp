@@ -257,9 +257,8 @@ void Model::attend(int member, int index) {
       .output = scratch_.attention,
       .output_stride = config_.query_size(),
   };
-  team_.for_chunks(member, int(plan.units.size()), [&](int i) {
-    run_attention_unit(layer, plan, plan.units[i], scratch_.attention_buffers[member]);
-  });
+  team_.for_chunks(member, int(plan.units.size()),
+                   [&](int i) { run_attention_unit(layer, plan, plan.units[i], scratch_.attention_buffers[member]); });
   if (!plan.merges.empty()) {
     team_.for_chunks(member, int(plan.merges.size()), [&](int i) { finish_attention(layer, plan, plan.merges[i]); });
   }

@@ -64,8 +64,8 @@ struct LayerWeights {
   const float* attn_post_norm = nullptr;  // [hidden] of what attention adds
   const float* mlp_norm = nullptr;        // [hidden]
   const float* mlp_post_norm = nullptr;   // [hidden] of what the MLP adds
-  const float* q_bias = nullptr;     // [num_heads·head_dim]
-  const float* k_bias = nullptr;     // [num_kv_heads·head_dim]
+  const float* q_bias = nullptr;          // [num_heads·head_dim]
+  const float* k_bias = nullptr;          // [num_kv_heads·head_dim]
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
@@ -73,8 +73,8 @@ struct LayerWeights {
   std::vector<std::int32_t> attn_order, o_order, mlp_order;
 };
 
-// A decoder-only transformer of the Qwen2, Qwen3, Llama and Gemma 3 families with its KV cache. One thread may call it at a
-// time.
+// A decoder-only transformer of the Qwen2, Qwen3, Llama and Gemma 3 families with its KV cache. One thread may call it
+// at a time.
 class Model {
  public:
   // Throws std::invalid_argument that names the field.
@@ -196,7 +196,7 @@ class Model {
   std::unique_ptr<FileRows> embed_rows_;  // otherwise
   std::optional<PackedMatrix> head_;
   std::size_t weight_bytes_ = 0;
-  bool reads_dense_ = false;    // some matrix is not quantized
+  bool reads_dense_ = false;  // some matrix is not quantized
   bool has_post_norms_ = false;
   bool loaded_ = false;
 

@@ -64,8 +64,8 @@ class PieceTable {
 // Throws std::invalid_argument: "what[index], 'text', problem".
 [[noreturn]] void refuse(const char* what, std::size_t index, std::string_view text, const std::string& problem);
 
-// Merges neighbours among `count` parts, the pair of the lowest rank first and the first of equal ones, until none has a
-// rank, in n log n steps: a heap of (rank, position), whose entries are stale where the pair has another rank now.
+// Merges neighbours among `count` parts, the pair of the lowest rank first and the first of equal ones, until none has
+// a rank, in n log n steps: a heap of (rank, position), whose entries are stale where the pair has another rank now.
 // rank(i, next) is kNone for two that stay apart; join(i, next, rank) makes part i both. keep(i) is called in order
 // with the parts that are left.
 template <class Rank, class Join, class Keep>

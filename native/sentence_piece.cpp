@@ -54,7 +54,8 @@ void SentencePiece::find_bytes(Strings pieces, std::span<const std::uint8_t> kin
     const std::string piece(pieces[token]);
     std::size_t end = 0;
     const bool fits = piece.size() == 6 && piece.starts_with("<0x") && piece[5] == '>';
-    const int value = fits && std::isxdigit(static_cast<unsigned char>(piece[3])) ? std::stoi(piece.substr(3, 2), &end, 16) : -1;
+    const int value =
+        fits && std::isxdigit(static_cast<unsigned char>(piece[3])) ? std::stoi(piece.substr(3, 2), &end, 16) : -1;
     if (end != 2 || byte_tokens_[std::size_t(value)] >= 0) {
       refuse("tokens", token, piece, "is no byte, or one that is there twice");
     }

@@ -11,9 +11,9 @@
 
 namespace typebar {
 
-// A BPE of characters as SentencePiece makes them: neighbours are merged in the order of the scores of what they become,
-// a space is written as U+2581, and characters without a piece become tokens of bytes. Immutable after construction; any
-// number of threads may share one.
+// A BPE of characters as SentencePiece makes them: neighbours are merged in the order of the scores of what they
+// become, a space is written as U+2581, and characters without a piece become tokens of bytes. Immutable after
+// construction; any number of threads may share one.
 class SentencePiece {
  public:
   enum Kind : std::uint8_t { left_out, normal, byte };  // byte: its piece is "<0xHH>"
@@ -35,9 +35,9 @@ class SentencePiece {
 
   PieceTable pieces_;
   std::array<std::int32_t, 256> byte_tokens_;
-  std::vector<std::int32_t> by_rank_;   // best score first
-  std::vector<std::uint32_t> rank_of_;  // by token
-  std::size_t longest_ = 0;             // bytes of a piece
+  std::vector<std::int32_t> by_rank_;     // best score first
+  std::vector<std::uint32_t> rank_of_;    // by token
+  std::size_t longest_ = 0;               // bytes of a piece
   std::array<bool, 256> before_space_{};  // bytes that a space follows within a piece
 };
 

@@ -32,10 +32,10 @@ struct AttentionTask {
   float* scratch;                   // attention_scratch(tokens·heads, head_dim) floats
 };
 
-inline constexpr int kKvBlock = 16;  // tokens in a block of the KV cache
-inline constexpr int kKvStrip = 64;  // tokens between two updates of the running softmax
+inline constexpr int kKvBlock = 16;        // tokens in a block of the KV cache
+inline constexpr int kKvStrip = 64;        // tokens between two updates of the running softmax
 inline constexpr int kNoWindow = 1 << 30;  // a window longer than any context
-inline constexpr int kPanel = 64;    // columns of a panel of queries or scores, see attention.inc
+inline constexpr int kPanel = 64;          // columns of a panel of queries or scores, see attention.inc
 
 // One set of functions per instruction set. They are stateless, allocate nothing and start no threads; every set gives
 // the same bits as the scalar one.

@@ -138,9 +138,7 @@ def attention_kinds(spec: ModelSpec, max_model_len: int) -> tuple[list[_native.A
         rope = spec.local_rope if window and spec.local_rope else spec.rope
         frequencies, factor = inverse_frequencies(rope, spec.head_dim, max_model_len)
         attention.append(
-            _native.AttentionKind(
-                inverse_frequencies=frequencies, rope_attention_factor=factor, window=window or None
-            )
+            _native.AttentionKind(inverse_frequencies=frequencies, rope_attention_factor=factor, window=window or None)
         )
     return attention, [kinds.index(window) for window in windows]
 

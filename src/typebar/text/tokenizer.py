@@ -41,7 +41,7 @@ class PreTokenizer:
 
 _QWEN2 = PreTokenizer("qwen2", nfc=True)
 _LLAMA3 = PreTokenizer("llama3", whole_words=True, add_bos=True)
-_SENTENCE_PIECE = PreTokenizer("", add_bos=True)
+SENTENCE_PIECE = PreTokenizer("", add_bos=True)
 _PRE_TOKENIZERS = {
     "qwen2": _QWEN2,
     "llama3": _LLAMA3,
@@ -123,13 +123,15 @@ class Tokenizer:
             AddedToken(match.start(), tokens[match.start()], special=types[match.start()] == CONTROL)
             for match in _ADDED.finditer(types)
         ]
+        verbatim: list[AddedToken] = []
+        core: _native.Bpe | _native.SentencePiece
         if metadata.get("tokenizer.ggml.model") == "llama":
-            pre = _SENTENCE_PIECE
+            pre = SENTENCE_PIECE
             verbatim = [token for token in added if not token.special]
             added = [token for token in added if token.special]
             core = _gguf_sentence_piece(metadata, tokens, types)
         else:
-            pre, verbatim = _gguf_pre_tokenizer(metadata), []
+            pre = _gguf_pre_tokenizer(metadata)
             core = _gguf_byte_pairs(metadata, tokens, types, pre)
         names = ("bos", "eos", "eot", "eom", "unknown", "padding")
         ids = {name: _gguf_id(metadata, name, len(tokens)) for name in names}
@@ -227,9 +229,7 @@ def sentence_pieces(tokens: StringArray, kinds: bytes, scores: memoryview | arra
     return _native.SentencePiece(pieces=tokens.text, piece_ends=tokens.ends, kinds=kinds, scores=scores)
 
 
-def _gguf_byte_pairs(
-    metadata: Mapping[str, Any], tokens: StringArray, types: bytes, pre: PreTokenizer
-) -> _native.Bpe:
+def _gguf_byte_pairs(metadata: Mapping[str, Any], tokens: StringArray, types: bytes, pre: PreTokenizer) -> _native.Bpe:
     merges = _gguf_strings(metadata, "merges")
     try:
         return byte_pairs(tokens, types.translate(_LEFT_OUT), merges, pre)
