@@ -16,7 +16,7 @@ from typebar.model.spec import ModelSpec
 from typebar.model.strings import StringArray
 from typebar.model.tensor import FileTensor
 
-ARCHITECTURES = ("qwen2", "qwen3", "llama")
+ARCHITECTURES = ("qwen2", "qwen3", "llama", "gemma3")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_without_the_embedding_the_error_names_it(tmp_path, kept):
         match_tensors(ModelSpec.from_gguf(gguf), gguf)
 
 
-@pytest.mark.parametrize(("architecture", "theta"), [("qwen2", 1e6), ("qwen3", 1e6), ("llama", 1e4)])
+@pytest.mark.parametrize(("architecture", "theta"), [("qwen2", 1e6), ("qwen3", 1e6), ("llama", 1e4), ("gemma3", 1e6)])
 def test_missing_rope_base_is_said_loudly(models, architecture, theta, caplog):
     with caplog.at_level(logging.WARNING):
         assert ModelSpec.from_gguf(with_metadata(models[architecture], rope__freq_base=None)).rope.theta == theta

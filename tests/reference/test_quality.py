@@ -48,7 +48,7 @@ def test_llama_model_equals_transformers(smollm_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type_name", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama", "gemma3"])
 def test_float_weights_equal_double_precision(tmp_path: Path, architecture: str, type_name: str) -> None:
     model = write_tiny_gguf(tmp_path / "m.gguf", architecture, type_name, tied_embeddings=architecture == "qwen3")
     tokens = random_tokens(model, 100)
