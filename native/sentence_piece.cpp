@@ -32,7 +32,7 @@ std::vector<std::uint8_t> without_normal(std::span<const std::uint8_t> kinds) {
 }  // namespace
 
 SentencePiece::SentencePiece(Strings pieces, std::span<const std::uint8_t> kinds, std::span<const float> scores)
-    : pieces_(pieces, without_normal(kinds)), by_rank_(pieces.size()), rank_of_(pieces.size()) {
+    : pieces_(pieces, without_normal(kinds)), ranks_(pieces.size()) {
   find_bytes(pieces, kinds);
   for (std::size_t token = 0; token < pieces.size(); ++token) {
     const std::string_view piece = pieces_[token];
@@ -42,9 +42,13 @@ SentencePiece::SentencePiece(Strings pieces, std::span<const std::uint8_t> kinds
       before_space_[static_cast<unsigned char>(piece[at - 1])] = true;
     }
   }
-  std::iota(by_rank_.begin(), by_rank_.end(), 0);
-  std::ranges::stable_sort(by_rank_, [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
-  for (std::size_t rank = 0; rank < by_rank_.size(); ++rank) rank_of_[by_rank_[rank]] = std::uint32_t(rank);
+  std::vector<std::int32_t> best_first(pieces.size());
+  std::iota(best_first.begin(), best_first.end(), 0);
+  std::ranges::sort(best_first, [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
+  for (std::size_t i = 1; i < best_first.size(); ++i) {
+    const std::int32_t token = best_first[i], better = best_first[i - 1];
+    ranks_[token] = ranks_[better] + (scores[token] < scores[better]);
+  }
 }
 
 void SentencePiece::find_bytes(Strings pieces, std::span<const std::uint8_t> kinds) {
@@ -97,14 +101,16 @@ void SentencePiece::encode_word(std::string_view word, std::vector<std::int32_t>
     parts.push_back({std::uint32_t(begin), std::uint32_t(begin + size), pieces_.find(word.substr(begin, size))});
     at += size;
   }
-  const auto rank = [&](std::size_t i, std::size_t next) {
+  const auto find = [&](std::size_t i, std::size_t next) {
     const std::size_t size = parts[next].end - parts[i].begin;
-    const std::int32_t token = size <= longest_ ? pieces_.find(word.substr(parts[i].begin, size)) : -1;
-    return token < 0 ? kNone : rank_of_[std::size_t(token)];
+    return size <= longest_ ? pieces_.find(word.substr(parts[i].begin, size)) : -1;
   };
-  const auto join = [&](std::size_t i, std::size_t next, std::uint32_t best) {
-    parts[i].end = parts[next].end;
-    parts[i].token = by_rank_[best];
+  const auto rank = [&](std::size_t i, std::size_t next) {
+    const std::int32_t token = find(i, next);
+    return token < 0 ? kNone : ranks_[std::size_t(token)];
+  };
+  const auto join = [&](std::size_t i, std::size_t next, std::uint32_t) {
+    parts[i] = {parts[i].begin, parts[next].end, find(i, next)};
   };
   merge_pairs(parts.size(), rank, join, [&](std::size_t i) {
     const Part& part = parts[i];

@@ -35,8 +35,7 @@ class SentencePiece {
 
   PieceTable pieces_;
   std::array<std::int32_t, 256> byte_tokens_;
-  std::vector<std::int32_t> by_rank_;     // best score first
-  std::vector<std::uint32_t> rank_of_;    // by token
+  std::vector<std::uint32_t> ranks_;      // by token: 0 for the best score, the same for equal ones
   std::size_t longest_ = 0;               // bytes of a piece
   std::array<bool, 256> before_space_{};  // bytes that a space follows within a piece
 };
