@@ -36,7 +36,7 @@ _OTHER_KINDS = (
     (("audio_config", "audio_token_id"), "a model that reads sound"),
     (("num_experts", "num_local_experts", "n_routed_experts"), "a mixture of experts"),
 )
-_WINDOWED = {"sliding_attention": 1, "full_attention": 0}
+_LAYER_TYPES = ["full_attention", "sliding_attention"]
 _ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert", "mpnet")
 
 # Keys that change the computation in a way typebar lacks, with the value that means "off".
@@ -49,8 +49,7 @@ _FEATURES_NOT_RUN: dict[str, tuple[object, str]] = {
     "attn_logit_softcapping": (None, "capped attention scores"),
     "final_logit_softcapping": (None, "capped logits"),
 }
-_GEMMA3_FEATURES_NOT_RUN = _FEATURES_NOT_RUN | {
-    "hidden_act": ("gelu_pytorch_tanh", "another activation than GELU"),
+_GEMMA3_FEATURES_NOT_RUN = {key: of for key, of in _FEATURES_NOT_RUN.items() if key != "hidden_act"} | {
     "hidden_activation": ("gelu_pytorch_tanh", "another activation than GELU"),
 }
 
@@ -122,10 +121,10 @@ def _gemma3(keys: Keys, spec: ModelSpec) -> ModelSpec:
     if types is None:
         pattern = keys.count("sliding_window_pattern", 1024, default=GEMMA3_PATTERN)
         windows = local_windows(spec.num_layers, window, pattern)
-    elif isinstance(types, list) and len(types) == spec.num_layers and set(types) <= _WINDOWED.keys():
-        windows = tuple(window * _WINDOWED[kind] for kind in types)
+    elif isinstance(types, list) and len(types) == spec.num_layers and all(kind in _LAYER_TYPES for kind in types):
+        windows = tuple(window * _LAYER_TYPES.index(kind) for kind in types)
     else:
-        raise keys.error(f"'layer_types' is {shown(types)}, expected {' or '.join(_WINDOWED)} for each layer")
+        raise keys.error(f"'layer_types' is {shown(types)}, expected {' or '.join(_LAYER_TYPES)} for each layer")
     rope = keys.object("rope_parameters")
     rope = (rope and rope.object("sliding_attention")) or Keys(keys.path, {})
     if rope.values.get("rope_type", "default") != "default":
