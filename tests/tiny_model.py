@@ -268,7 +268,7 @@ def _attention(
         return y.swapaxes(0, 1)
 
     window = spec.windows[index] if spec.windows else 0
-    rope = spec.local_rope if window and spec.local_rope else spec.rope
+    rope = spec.rope_of(window)
     q, k = (_rotate(spec, rope, heads(part, n)) for part, n in (("q", spec.num_heads), ("k", spec.num_kv_heads)))
     group = spec.num_heads // spec.num_kv_heads
     v = heads("v", spec.num_kv_heads)

@@ -135,7 +135,7 @@ def attention_kinds(spec: ModelSpec, max_model_len: int) -> tuple[list[_native.A
     kinds = sorted(set(windows))
     attention = []
     for window in kinds:
-        rope = spec.local_rope if window and spec.local_rope else spec.rope
+        rope = spec.rope_of(window)
         frequencies, factor = inverse_frequencies(rope, spec.head_dim, max_model_len)
         attention.append(
             _native.AttentionKind(inverse_frequencies=frequencies, rope_attention_factor=factor, window=window or None)

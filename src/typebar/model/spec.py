@@ -70,6 +70,10 @@ class ModelSpec:
     embedding_scale: float = 1.0
     attention_scale: float = 0.0
 
+    def rope_of(self, window: int) -> RopeSpec:
+        """The rotation in layers with this window, 0 for none."""
+        return self.local_rope if window and self.local_rope else self.rope
+
     @staticmethod
     def from_gguf(gguf: GGUFFile) -> "ModelSpec":
         """Read the spec from GGUF metadata. ModelFileError names what is missing, out of range or not run."""
