@@ -4,8 +4,9 @@
 //
 // JOB is text: `key value` lines for the fields of ModelConfig and for `threads`, `isa` (or -), `quantization` (as its
 // number), `interleaved_rope`, `path` (the GGUF file), `generate` (tokens to draw); `attention window factor n v…` for
-// each kind of attention, `layer_attention n v…`, `tokens n v…`; `tensor name type rows cols offset` lines. It prints the ids that greedily follow the tokens, and on a second line
-// the 64-bit FNV-1a hash of the bits of all logits of the prompt.
+// each kind of attention, `layer_attention n v…`, `tokens n v…`; `tensor name type rows cols offset` lines. It prints
+// the ids that greedily follow the tokens, and on a second line the 64-bit FNV-1a hash of the bits of all logits of the
+// prompt.
 #include <fcntl.h>
 #include <unistd.h>
 
