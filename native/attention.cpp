@@ -19,6 +19,11 @@ std::size_t row_floats(std::size_t rows, int head_dim) { return rows * (std::siz
 
 int segments_before(int position) { return (position + kKvSegment - 1) / kKvSegment; }
 
+// The segment of the first key that the query at `position` sees.
+int first_segment(int position, const AttentionShape& shape) {
+  return std::max(0, position + 1 - shape.window) / kKvSegment;
+}
+
 // Multiplications of a unit, up to a factor.
 std::int64_t work(const AttentionUnit& unit, const AttentionSequence& sequence) {
   const std::int64_t end = std::min(sequence.first_position + unit.token_end, unit.segment_end * kKvSegment);
@@ -32,13 +37,13 @@ void split_by_segment(AttentionUnit whole, const AttentionShape& shape, Attentio
   for (whole.kv_head = 0; whole.kv_head < shape.kv_heads; ++whole.kv_head) {
     whole.partial = std::ptrdiff_t(plan.partial_rows);
     plan.merges.push_back(whole);
-    plan.partial_rows += rows * whole.segment_end;
+    plan.partial_rows += rows * (whole.segment_end - whole.segment_begin);
   }
-  for (int segment = 0; segment < whole.segment_end; ++segment) {
+  for (int segment = whole.segment_begin; segment < whole.segment_end; ++segment) {
     for (AttentionUnit unit : std::span(plan.merges).last(shape.kv_heads)) {
       unit.segment_begin = segment;
       unit.segment_end = segment + 1;
-      unit.partial += std::ptrdiff_t(rows * segment);
+      unit.partial += std::ptrdiff_t(rows * (segment - whole.segment_begin));
       plan.units.push_back(unit);
     }
   }
@@ -59,6 +64,7 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   task.first_position = sequence.first_position + unit.token_begin;
   task.segment_begin = segment * kKvSegment;
   task.segment_end = task.segment_begin + kKvSegment;
+  task.window = shape.window;
   task.scale = layer.scale;
   task.keys = layer.keys + head_offset;
   task.values = layer.values + head_offset;
@@ -103,16 +109,17 @@ AttentionPlan plan_attention(std::span<const AttentionSequence> sequences, const
   AttentionPlan plan;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const AttentionSequence& sequence = sequences[s];
-    if (sequence.tokens <= kQueryBlock && segments_before(sequence.first_position + sequence.tokens) > 1) {
-      const int segments = segments_before(sequence.first_position + sequence.tokens);
-      split_by_segment({int(s), 0, 0, sequence.tokens, 0, segments, -1}, shape, plan);
+    const int first = first_segment(sequence.first_position, shape);
+    const int end = segments_before(sequence.first_position + sequence.tokens);
+    if (sequence.tokens <= kQueryBlock && end - first > 1) {
+      split_by_segment({int(s), 0, 0, sequence.tokens, first, end, -1}, shape, plan);
       continue;
     }
     for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
       for (int token = 0; token < sequence.tokens; token += kQueryBlock) {
         const int token_end = std::min(token + kQueryBlock, sequence.tokens);
-        const int segments = segments_before(sequence.first_position + token_end);
-        plan.units.push_back({int(s), kv_head, token, token_end, 0, segments, -1});
+        plan.units.push_back({int(s), kv_head, token, token_end, first_segment(sequence.first_position + token, shape),
+                              segments_before(sequence.first_position + token_end), -1});
       }
     }
   }
@@ -142,8 +149,8 @@ void run_attention_unit(const AttentionLayer& layer, const AttentionPlan& plan, 
   float* results = scratch + attention_scratch(rows, head_dim);
   const Rows running(results, rows, 0, head_dim);
   const Rows next(results + row_floats(rows, head_dim), rows, 0, head_dim);
-  attend_segment(layer, unit, 0, running, scratch);
-  for (int segment = 1; segment < unit.segment_end; ++segment) {
+  attend_segment(layer, unit, unit.segment_begin, running, scratch);
+  for (int segment = unit.segment_begin + 1; segment < unit.segment_end; ++segment) {
     attend_segment(layer, unit, segment, next, scratch);
     merge_rows(layer, rows, running, next);
   }
@@ -154,8 +161,8 @@ void finish_attention(const AttentionLayer& layer, const AttentionPlan& plan, co
   const int head_dim = layer.shape.head_dim;
   const int rows = (merge.token_end - merge.token_begin) * layer.shape.group();
   const Rows running(layer.partials, plan.partial_rows, std::size_t(merge.partial), head_dim);
-  for (int segment = 1; segment < merge.segment_end; ++segment) {
-    const std::size_t first = std::size_t(merge.partial) + std::size_t(segment) * rows;
+  for (int i = 1; i < merge.segment_end - merge.segment_begin; ++i) {
+    const std::size_t first = std::size_t(merge.partial) + std::size_t(i) * rows;
     merge_rows(layer, rows, running, Rows(layer.partials, plan.partial_rows, first, head_dim));
   }
   write_output(layer, merge, running);

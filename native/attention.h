@@ -29,7 +29,7 @@ struct AttentionUnit {
   std::ptrdiff_t partial;  // first row of its partial results, or −1: it sees all segments and writes the output
 };
 
-// What one layer's attention does in a step; the same for all layers.
+// What one layer's attention does in a step; the same for all layers of a window.
 struct AttentionPlan {
   std::vector<AttentionUnit> units;   // longest first, independent of each other
   std::vector<AttentionUnit> merges;  // after all units; one for every query block that was split by segment
@@ -39,7 +39,8 @@ struct AttentionPlan {
 struct AttentionShape {
   int heads;  // a multiple of kv_heads
   int kv_heads;
-  int head_dim;  // a multiple of 16
+  int head_dim;            // a multiple of 16
+  int window = kNoWindow;  // the last keys that a query sees, its own position included
 
   int group() const { return heads / kv_heads; }  // query heads of a KV head
 };

@@ -23,6 +23,7 @@
 #include "bpe.h"
 #include "cpu.h"
 #include "model.h"
+#include "sentence_piece.h"
 #include "utf8.h"
 
 namespace nb = nanobind;
@@ -52,6 +53,12 @@ Quantization parse_quantization(const std::string& name) {
   if (name == "q4") return Quantization::q4;
   if (name == "f32") return Quantization::f32;
   throw std::invalid_argument("quantization must be keep, q8, q6, q5, q4 or f32, not '" + name + "'");
+}
+
+Activation parse_activation(const std::string& name) {
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  throw std::invalid_argument("activation must be silu or gelu, not '" + name + "'");
 }
 
 const char* format_name(WeightFormat format) {
@@ -180,11 +187,18 @@ std::int64_t find_last(const Array<std::int32_t, 1>& tokens, std::size_t length)
   return found.empty() ? -1 : found.data() - known.data();
 }
 
-std::vector<std::int32_t> encode(const Bpe& bpe, nb::bytes text) {
+template <class Tokens>
+std::vector<std::int32_t> encode(const Tokens& tokens, nb::bytes text) {
   // Short texts keep the GIL: to get it back from a busy thread takes 5 ms.
   std::optional<nb::gil_scoped_release> release;
   if (text.size() >= 4096) release.emplace();
-  return bpe.encode({text.c_str(), text.size()});
+  return tokens.encode({text.c_str(), text.size()});
+}
+
+template <class Tokens>
+nb::bytes token_bytes(const Tokens& tokens, std::size_t token) {
+  const std::string bytes = tokens.bytes(token);
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 nb::dict cpu_info() {
@@ -204,12 +218,27 @@ nb::dict cpu_info() {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::class_<AttentionKind>(m, "AttentionKind")
+      .def(
+          "__init__",
+          [](AttentionKind* self, const Array<float, 1>& inverse_frequencies, float rope_attention_factor,
+             std::optional<int> window) {
+            new (self) AttentionKind{
+                .window = window.value_or(kNoWindow),
+                .inverse_frequencies = {inverse_frequencies.data(),
+                                        inverse_frequencies.data() + inverse_frequencies.size()},
+                .rope_attention_factor = rope_attention_factor,
+            };
+          },
+          nb::kw_only(), "inverse_frequencies"_a, "rope_attention_factor"_a, "window"_a = nb::none());
+
   nb::class_<ModelConfig>(m, "ModelConfig")
       .def(
           "__init__",
           [](ModelConfig* self, int vocab_size, int usable_vocab, int hidden_size, int num_layers, int num_heads,
              int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
-             const Array<float, 1>& inverse_frequencies, float rope_attention_factor, int max_positions, int kv_blocks,
+             std::vector<AttentionKind> attention, std::vector<int> layer_attention, float attention_scale,
+             float embedding_scale, const std::string& activation, int max_positions, int kv_blocks,
              int max_step_tokens, int max_step_sequences, bool screened_head) {
             new (self) ModelConfig{
                 .vocab_size = vocab_size,
@@ -221,9 +250,11 @@ NB_MODULE(_native, m) {
                 .head_dim = head_dim,
                 .intermediate_size = intermediate_size,
                 .rms_norm_eps = rms_norm_eps,
-                .inverse_frequencies = {inverse_frequencies.data(),
-                                        inverse_frequencies.data() + inverse_frequencies.size()},
-                .rope_attention_factor = rope_attention_factor,
+                .attention = std::move(attention),
+                .layer_attention = std::move(layer_attention),
+                .attention_scale = attention_scale,
+                .embedding_scale = embedding_scale,
+                .activation = parse_activation(activation),
                 .max_positions = max_positions,
                 .kv_blocks = kv_blocks,
                 .max_step_tokens = max_step_tokens,
@@ -232,9 +263,9 @@ NB_MODULE(_native, m) {
             };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
-          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "inverse_frequencies"_a,
-          "rope_attention_factor"_a, "max_positions"_a, "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a,
-          "screened_head"_a = true);
+          "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "attention"_a, "layer_attention"_a,
+          "attention_scale"_a, "embedding_scale"_a, "activation"_a, "max_positions"_a, "kv_blocks"_a,
+          "max_step_tokens"_a, "max_step_sequences"_a, "screened_head"_a = true);
 
   nb::class_<PyTensorSource>(m, "TensorSource")
       .def(
@@ -339,14 +370,23 @@ NB_MODULE(_native, m) {
           },
           nb::kw_only(), "pieces"_a, "piece_ends"_a, "left_out"_a, "merges"_a, "merge_ends"_a, "words"_a,
           "whole_words"_a)
-      .def("encode", &encode, "text"_a)
+      .def("encode", &encode<Bpe>, "text"_a)
+      .def("token_bytes", &token_bytes<Bpe>, "token"_a);
+
+  nb::class_<SentencePiece>(m, "SentencePiece")
       .def(
-          "token_bytes",
-          [](const Bpe& self, std::size_t token) {
-            const std::string bytes = self.bytes(token);
-            return nb::bytes(bytes.data(), bytes.size());
+          "__init__",
+          [](SentencePiece* self, const nb::bytes& pieces, const Array<std::uint32_t, 1>& piece_ends,
+             const Array<std::uint8_t, 1>& kinds, const Array<float, 1>& scores) {
+            if (kinds.size() != piece_ends.size()) throw std::invalid_argument("kinds must be [tokens]");
+            if (scores.size() != piece_ends.size()) throw std::invalid_argument("scores must be [tokens]");
+            const Strings list = make_strings(pieces, piece_ends);
+            nb::gil_scoped_release release;
+            new (self) SentencePiece(list, {kinds.data(), kinds.size()}, {scores.data(), scores.size()});
           },
-          "token"_a);
+          nb::kw_only(), "pieces"_a, "piece_ends"_a, "kinds"_a, "scores"_a)
+      .def("encode", &encode<SentencePiece>, "text"_a)
+      .def("token_bytes", &token_bytes<SentencePiece>, "token"_a);
 
   m.def("cpu_info", &cpu_info);
   m.def("choose_threads", [] {

@@ -1,9 +1,6 @@
 #include "bpe.h"
 
 #include <algorithm>
-#include <bit>
-#include <functional>
-#include <queue>
 #include <stdexcept>
 
 #include "utf8.h"
@@ -11,7 +8,6 @@
 namespace typebar {
 namespace {
 
-constexpr std::uint32_t kNone = 0xFFFFFFFF;
 constexpr std::size_t kMaxScan = 48;  // parts: from there on a heap is faster
 constexpr std::size_t kMaxText = 1 << 30;
 
@@ -39,62 +35,22 @@ void append_letter(std::string& text, char byte) {
   text += char(letter >= 0x80 ? 0x80 | (letter & 0x3F) : letter);
 }
 
-std::size_t hash(std::string_view piece) { return std::hash<std::string_view>{}(piece); }
-
 std::size_t hash(std::int32_t left, std::int32_t right) {
   const std::uint64_t both = std::uint64_t(std::uint32_t(left)) << 32 | std::uint32_t(right);
   return std::size_t((both * 0x9E3779B97F4A7C15) >> 32);
 }
 
-// The slot that holds an item for which `is_wanted`, or the free one where it would go. At most half of them are taken.
-template <class Slots, class IsWanted>
-auto& probe(Slots& slots, std::size_t hash, IsWanted is_wanted) {
-  std::size_t i = hash & (slots.size() - 1);
-  while (slots[i] != kNone && !is_wanted(slots[i])) i = (i + 1) & (slots.size() - 1);
-  return slots[i];
-}
-
-std::vector<std::uint32_t> free_slots(std::size_t items) {
-  return std::vector<std::uint32_t>(std::bit_ceil(2 * items + 2), kNone);
-}
-
-[[noreturn]] void refuse(const char* what, std::size_t index, std::string_view text, const std::string& problem) {
-  std::size_t length = std::min<std::size_t>(text.size(), 80);
-  while (length < text.size() && (text[length] & 0xC0) == 0x80) --length;
-  std::string shown(text.substr(0, length));
-  std::ranges::replace(shown, '\0', '?');  // it would end the message
-  throw std::invalid_argument(std::string(what) + "[" + std::to_string(index) + "], '" + shown + "', " + problem);
-}
-
 }  // namespace
 
 Bpe::Bpe(Strings pieces, std::span<const std::uint8_t> left_out, Strings merges, WordStyle style, bool whole_words)
-    : style_(style), whole_words_(whole_words) {
-  text_.reserve(pieces.text.size());
-  ends_.reserve(pieces.size());
-  for (std::size_t token = 0; token < pieces.size(); ++token) {
-    if (!left_out[token]) text_ += pieces[token];
-    ends_.push_back(std::uint32_t(text_.size()));
-  }
-  index_pieces();
+    : style_(style), whole_words_(whole_words), pieces_(pieces, left_out) {
   index_merges(merges);
   for (int byte = 0; byte < 256; ++byte) {
     std::string letter;
     append_letter(letter, char(byte));
-    byte_tokens_[std::size_t(byte)] = find(letter);
+    byte_tokens_[std::size_t(byte)] = pieces_.find(letter);
   }
-  if (!whole_words_) piece_slots_ = {};
-}
-
-void Bpe::index_pieces() {
-  piece_slots_ = free_slots(ends_.size());
-  for (std::size_t token = 0; token < ends_.size(); ++token) {
-    const std::string_view text = piece(token);
-    if (text.empty()) continue;
-    std::uint32_t& slot = probe(piece_slots_, hash(text), [&](std::uint32_t other) { return piece(other) == text; });
-    if (slot != kNone) refuse("tokens", token, text, "is the same as entry " + std::to_string(slot));
-    slot = std::uint32_t(token);
-  }
+  if (!whole_words_) pieces_.drop_index();
 }
 
 void Bpe::index_merges(Strings merges) {
@@ -109,7 +65,7 @@ void Bpe::index_merges(Strings merges) {
     }
     const std::string_view left = text.substr(0, space), right = text.substr(space + 1);
     joined.assign(left).append(right);
-    const Merge merge{find(left), find(right), find(joined)};
+    const Merge merge{pieces_.find(left), pieces_.find(right), pieces_.find(joined)};
     if (merge.left < 0 || merge.right < 0 || merge.result < 0) {
       const char* missing = merge.left < 0 ? "left half" : merge.right < 0 ? "right half" : "result";
       refuse("merges", i, text, std::string("does not fit the vocabulary, which lacks its ") + missing);
@@ -120,10 +76,6 @@ void Bpe::index_merges(Strings merges) {
     merges_.push_back(merge);
     probe(merge_slots_, hash(merge.left, merge.right), [](std::uint32_t) { return false; }) = std::uint32_t(i);
   }
-}
-
-std::int32_t Bpe::find(std::string_view wanted) const {
-  return std::int32_t(probe(piece_slots_, hash(wanted), [&](std::uint32_t token) { return piece(token) == wanted; }));
 }
 
 std::uint32_t Bpe::rank(std::int32_t left, std::int32_t right) const {
@@ -147,7 +99,7 @@ void Bpe::encode_word(std::string_view word, std::vector<std::int32_t>& tokens) 
   if (whole_words_) {
     std::string letters;
     for (const char byte : word) append_letter(letters, byte);
-    if (const std::int32_t token = find(letters); token >= 0) return tokens.push_back(token);
+    if (const std::int32_t token = pieces_.find(letters); token >= 0) return tokens.push_back(token);
   }
   const std::size_t start = tokens.size();
   for (const char byte : word) {
@@ -176,46 +128,18 @@ std::size_t Bpe::merge_by_scan(std::int32_t* parts, std::size_t count) const {
   return count;
 }
 
-// The same in n log n steps: a heap of (rank, position), whose entries are stale where the pair has another rank now.
 std::size_t Bpe::merge_by_heap(std::int32_t* parts, std::size_t count) const {
-  struct Part {
-    std::uint32_t before, next, rank;
-  };
-  std::vector<Part> links(count);
-  std::vector<std::uint64_t> heap;
-  const auto later = std::greater<std::uint64_t>();
-  const auto measure = [&](std::size_t i) {
-    const std::size_t next = links[i].next;
-    links[i].rank = next < count ? rank(parts[i], parts[next]) : kNone;
-    if (links[i].rank == kNone) return;
-    heap.push_back(std::uint64_t(links[i].rank) << 32 | i);
-    std::push_heap(heap.begin(), heap.end(), later);
-  };
-  for (std::size_t i = 0; i < count; ++i) {
-    links[i] = {std::uint32_t(i - 1), std::uint32_t(i + 1), kNone};
-    measure(i);
-  }
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), later);
-    const auto best = std::uint32_t(heap.back() >> 32), i = std::uint32_t(heap.back());
-    heap.pop_back();
-    if (links[i].rank != best) continue;
-    const std::uint32_t gone = links[i].next;
-    parts[i] = merges_[best].result;
-    links[gone].rank = kNone;
-    links[i].next = links[gone].next;
-    if (links[i].next < count) links[links[i].next].before = i;
-    measure(i);
-    if (i > 0) measure(links[i].before);
-  }
   std::size_t left = 0;
-  for (std::size_t i = 0; i < count; i = links[i].next) parts[left++] = parts[i];
+  merge_pairs(
+      count, [&](std::size_t i, std::size_t next) { return rank(parts[i], parts[next]); },
+      [&](std::size_t i, std::size_t, std::uint32_t best) { parts[i] = merges_[best].result; },
+      [&](std::size_t i) { parts[left++] = parts[i]; });
   return left;
 }
 
 std::string Bpe::bytes(std::size_t token) const {
-  if (token >= ends_.size()) throw std::out_of_range("there is no token " + std::to_string(token));
-  const std::string_view text = piece(token);
+  if (token >= pieces_.size()) throw std::out_of_range("there is no token " + std::to_string(token));
+  const std::string_view text = pieces_[token];
   std::string found;
   for (const char *at = text.data(), *end = at + text.size(); at < end;) {
     const CodePoint code = decode_utf8(at, end);

@@ -7,21 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "pieces.h"
 #include "words.h"
 
 namespace typebar {
-
-// Strings end to end, and where each ends.
-struct Strings {
-  std::string_view text;
-  std::span<const std::uint32_t> ends;
-
-  std::size_t size() const { return ends.size(); }
-  std::string_view operator[](std::size_t i) const {
-    const std::uint32_t start = i ? ends[i - 1] : 0;
-    return text.substr(start, ends[i] - start);
-  }
-};
 
 // A byte-level BPE. Pieces are written in GPT-2's alphabet: one printable character for each byte.
 // Immutable after construction; any number of threads may share one.
@@ -44,10 +33,7 @@ class Bpe {
     std::int32_t left, right, result;
   };
 
-  std::string_view piece(std::size_t token) const { return Strings{text_, ends_}[token]; }
-  void index_pieces();
   void index_merges(Strings merges);
-  std::int32_t find(std::string_view piece) const;
   std::uint32_t rank(std::int32_t left, std::int32_t right) const;
   void encode_word(std::string_view word, std::vector<std::int32_t>& tokens) const;
   std::size_t merge_by_scan(std::int32_t* parts, std::size_t count) const;
@@ -55,11 +41,10 @@ class Bpe {
 
   WordStyle style_;
   bool whole_words_;
-  std::string text_;
-  std::vector<std::uint32_t> ends_;
+  PieceTable pieces_;
   std::array<std::int32_t, 256> byte_tokens_;
-  std::vector<Merge> merges_;                             // by rank
-  std::vector<std::uint32_t> piece_slots_, merge_slots_;  // open addressing: a token or a rank, kNone where free
+  std::vector<Merge> merges_;               // by rank
+  std::vector<std::uint32_t> merge_slots_;  // open addressing: a rank, kNone where free
 };
 
 }  // namespace typebar

@@ -42,7 +42,17 @@ ModelConfig checked(ModelConfig c) {
   require(c.num_heads / c.num_kv_heads * c.head_dim % kGroup == 0,
           "num_heads / num_kv_heads · head_dim must be a multiple of 32");
   require(c.rms_norm_eps >= 0 && std::isfinite(c.rms_norm_eps), "rms_norm_eps must be finite and not negative");
-  require(int(c.inverse_frequencies.size()) == c.head_dim / 2, "inverse_frequencies must have head_dim / 2 values");
+  require(!c.attention.empty(), "attention must have one kind at least");
+  for (const AttentionKind& kind : c.attention) {
+    within(kind.window, 1, kNoWindow, "window");
+    require(int(kind.inverse_frequencies.size()) == c.head_dim / 2,
+            "inverse_frequencies must have head_dim / 2 values");
+  }
+  require(c.layer_attention.empty() || int(c.layer_attention.size()) == c.num_layers,
+          "layer_attention must have one entry a layer, or none");
+  for (const int kind : c.layer_attention) within(kind, 0, int(c.attention.size()) - 1, "layer_attention");
+  require(c.attention_scale > 0 && std::isfinite(c.attention_scale), "attention_scale must be finite and positive");
+  require(c.embedding_scale > 0 && std::isfinite(c.embedding_scale), "embedding_scale must be finite and positive");
   return c;
 }
 
@@ -60,18 +70,22 @@ Model::Model(ModelConfig config, int threads, const std::string& isa)
       kernels_(select_kernels(isa)),
       team_(threads),
       kv_(config_.num_layers, config_.num_kv_heads, config_.head_dim, config_.kv_blocks) {
-  const int half = config_.head_dim / 2;
-  cosine_.resize(std::size_t(config_.max_positions) * half);
-  sine_.resize(cosine_.size());
+  for (const AttentionKind& kind : config_.attention) rope_.push_back(make_rope(kind));
+}
+
+Model::RopeTable Model::make_rope(const AttentionKind& kind) {
+  const std::size_t half = kind.inverse_frequencies.size(), size = half * config_.max_positions;
+  RopeTable table{std::vector<float>(size), std::vector<float>(size)};
   team_.run([&](int member) {
     for (int position = member; position < config_.max_positions; position += team_.size()) {
-      for (int i = 0; i < half; ++i) {
-        const double angle = double(position) * config_.inverse_frequencies[i];
-        cosine_[std::size_t(position) * half + i] = float(std::cos(angle)) * config_.rope_attention_factor;
-        sine_[std::size_t(position) * half + i] = float(std::sin(angle)) * config_.rope_attention_factor;
+      for (std::size_t i = 0; i < half; ++i) {
+        const double angle = double(position) * kind.inverse_frequencies[i];
+        table.cosine[position * half + i] = float(std::cos(angle)) * kind.rope_attention_factor;
+        table.sine[position * half + i] = float(std::sin(angle)) * kind.rope_attention_factor;
       }
     }
   });
+  return table;
 }
 
 Activations Model::allocate_activations(int rows, int cols) {
@@ -87,6 +101,7 @@ void Model::allocate_scratch() {
   scratch_.hidden = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
   scratch_.qkv = scratch_arena_.allocate<float>(tokens * qkv_stride());
   scratch_.attention = scratch_arena_.allocate<float>(tokens * config_.query_size());
+  if (has_post_norms_) scratch_.projected = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
   scratch_.x = allocate_activations(config_.max_step_tokens, config_.hidden_size);
   scratch_.x_attn = allocate_activations(config_.max_step_tokens, config_.query_size());
   scratch_.x_mlp = allocate_activations(config_.max_step_tokens, config_.intermediate_size);
@@ -101,7 +116,7 @@ void Model::allocate_scratch() {
     scratch_.normed.push_back(scratch_arena_.allocate<float>(config_.hidden_size));
     scratch_.ordered.push_back(scratch_arena_.allocate<float>(std::max(config_.hidden_size, config_.query_size())));
     scratch_.tile_buffers.push_back(scratch_arena_.allocate<float>(kTileBuffer));
-    scratch_.attention_buffers.push_back(scratch_arena_.allocate<float>(attention_member_scratch(attention_shape())));
+    scratch_.attention_buffers.push_back(scratch_arena_.allocate<float>(attention_member_scratch(attention_shape(0))));
   }
 }
 
@@ -150,8 +165,13 @@ void Model::plan(const Batch& batch) {
     }
   }
   for (Activations* x : {&scratch_.x, &scratch_.x_attn, &scratch_.x_mlp}) x->rows = tokens_;
-  attention_plan_ = plan_attention(attention_sequences_, attention_shape());
-  attention_partials_.resize(attention_partials(attention_plan_, config_.head_dim));
+  attention_plans_.clear();
+  std::size_t partials = 0;
+  for (std::size_t kind = 0; kind < config_.attention.size(); ++kind) {
+    attention_plans_.push_back(plan_attention(attention_sequences_, attention_shape(int(kind))));
+    partials = std::max(partials, attention_partials(attention_plans_.back(), config_.head_dim));
+  }
+  attention_partials_.resize(partials);
 }
 
 void Model::embed(int member, const Batch& batch) {
@@ -162,6 +182,7 @@ void Model::embed(int member, const Batch& batch) {
     } else {
       embed_rows_->read(batch.tokens[t], row);
     }
+    for (int i = 0; i < config_.hidden_size; ++i) row[i] *= config_.embedding_scale;
   });
 }
 
@@ -207,8 +228,9 @@ void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights&
     float* k = q + config_.query_size();
     const float* v = k + config_.kv_size();
     const int position = token_position_[t];
-    const float* cosine = cosine_.data() + std::size_t(position) * dim / 2;
-    const float* sine = sine_.data() + std::size_t(position) * dim / 2;
+    const RopeTable& rope = rope_[config_.attention_of(index)];
+    const float* cosine = rope.cosine.data() + std::size_t(position) * dim / 2;
+    const float* sine = rope.sine.data() + std::size_t(position) * dim / 2;
     for (int head = 0; head < config_.num_heads; ++head) {
       if (w.q_norm) kernels_.rms_norm(q + head * dim, w.q_norm, dim, config_.rms_norm_eps, q + head * dim);
       kernels_.rotate(q + head * dim, cosine, sine, dim);
@@ -223,12 +245,14 @@ void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights&
   });
 }
 
-// attention[token] = softmax(q·Kᵀ / √head_dim)·V over the sequence so far, then quantized
+// attention[token] = softmax(scale·q·Kᵀ)·V over the sequence so far, or a window of it, then quantized
 void Model::attend(int member, int index) {
+  const int kind = config_.attention_of(index);
+  const AttentionPlan& plan = attention_plans_[kind];
   const AttentionLayer layer{
       .kernels = &kernels_,
-      .shape = attention_shape(),
-      .scale = 1 / std::sqrt(float(config_.head_dim)),
+      .shape = attention_shape(kind),
+      .scale = config_.attention_scale,
       .sequences = attention_sequences_,
       .query = scratch_.qkv,
       .query_stride = qkv_stride(),
@@ -240,12 +264,10 @@ void Model::attend(int member, int index) {
       .output = scratch_.attention,
       .output_stride = config_.query_size(),
   };
-  team_.for_chunks(member, int(attention_plan_.units.size()), [&](int i) {
-    run_attention_unit(layer, attention_plan_, attention_plan_.units[i], scratch_.attention_buffers[member]);
-  });
-  if (!attention_plan_.merges.empty()) {
-    team_.for_chunks(member, int(attention_plan_.merges.size()),
-                     [&](int i) { finish_attention(layer, attention_plan_, attention_plan_.merges[i]); });
+  team_.for_chunks(member, int(plan.units.size()),
+                   [&](int i) { run_attention_unit(layer, plan, plan.units[i], scratch_.attention_buffers[member]); });
+  if (!plan.merges.empty()) {
+    team_.for_chunks(member, int(plan.merges.size()), [&](int i) { finish_attention(layer, plan, plan.merges[i]); });
   }
   const LayerWeights& w = layers_[index];
   const Activations x = input_of({&w.o}, scratch_.x_attn);
@@ -255,18 +277,30 @@ void Model::attend(int member, int index) {
   });
 }
 
-// hidden += W·x
-void Model::add_projection(int member, const PackedMatrix& w, const Activations& x) {
+// hidden += W·x, or RMSNorm(W·x) where there is a post_norm
+void Model::add_projection(int member, const PackedMatrix& w, const Activations& x, const float* post_norm) {
+  const int n = config_.hidden_size;
   project(team_, member, kernels_, {&w}, x, scratch_.tile_buffers[member], [&](const OutputBlock& block) {
+    const int count = block.output_end - block.output_begin;
     for (int row = block.row_begin; row < block.row_end; ++row) {
-      kernels_.add(scratch_.hidden + std::size_t(row) * config_.hidden_size + block.output_begin,
-                   block.values + std::size_t(row - block.row_begin) * block.stride,
-                   block.output_end - block.output_begin);
+      const float* from = block.values + std::size_t(row - block.row_begin) * block.stride;
+      const std::size_t to = std::size_t(row) * n + block.output_begin;
+      if (post_norm) {
+        std::copy_n(from, count, scratch_.projected + to);
+      } else {
+        kernels_.add(scratch_.hidden + to, from, count);
+      }
     }
+  });
+  if (!post_norm) return;
+  team_.for_chunks(member, tokens_, [&](int t) {
+    float* projected = scratch_.projected + std::size_t(t) * n;
+    kernels_.rms_norm(projected, post_norm, n, config_.rms_norm_eps, projected);
+    kernels_.add(scratch_.hidden + std::size_t(t) * n, projected, n);
   });
 }
 
-// x_mlp = quantized silu(gate·x) · (up·x), the same outputs of both matrices at a time, whole spans of x_mlp
+// x_mlp = quantized act(gate·x) · (up·x), the same outputs of both matrices at a time, whole spans of x_mlp
 void Model::gate_up(int member, const LayerWeights& w) {
   constexpr int kHalf = kTileBuffer / 2;
   const Activations x_mlp = input_of({&w.down}, scratch_.x_mlp);
@@ -274,6 +308,7 @@ void Model::gate_up(int member, const LayerWeights& w) {
   const int tiles = chunk_tiles(w.gate, tokens_, team_.size(), kHalf);
   const int taken = std::max(1, tiles / span_tiles) * span_tiles;
   const int rows_held = std::min(kRowChunk, kHalf / (taken * kTileRows) / kRowBlock * kRowBlock);
+  const auto activate = config_.activation == Activation::gelu ? kernels_.gelu_mul : kernels_.silu_mul;
   float* gate = scratch_.tile_buffers[member];
   float* up = gate + kHalf;
   team_.for_chunks(member, (w.gate.tiles() + taken - 1) / taken, [&](int chunk) {
@@ -283,7 +318,7 @@ void Model::gate_up(int member, const LayerWeights& w) {
       const int row_end = std::min(row + rows_held, tokens_);
       kernels_.matmul(w.gate, scratch_.x, row, row_end, begin, end, gate, width);
       kernels_.matmul(w.up, scratch_.x, row, row_end, begin, end, up, width);
-      kernels_.silu_mul(gate, up, (row_end - row) * width, gate);
+      activate(gate, up, (row_end - row) * width, gate);
       for (int r = row; r < row_end; ++r) {
         kernels_.quantize(gate + (r - row) * width, width, r, begin * kTileRows, x_mlp);
       }
@@ -297,10 +332,10 @@ void Model::layer(int member, const Batch& batch, int index) {
   project_qkv(member, w);
   rotate_and_store(member, batch, w, index);
   attend(member, index);
-  add_projection(member, w.o, scratch_.x_attn);
+  add_projection(member, w.o, scratch_.x_attn, w.attn_post_norm);
   normalize(member, w.mlp_norm, w.mlp_order, input_of({&w.gate, &w.up}, scratch_.x));
   gate_up(member, w);
-  add_projection(member, w.down, scratch_.x_mlp);
+  add_projection(member, w.down, scratch_.x_mlp, w.mlp_post_norm);
 }
 
 // logits[i] = output layer · RMSNorm(hidden[rows[i]]), or only the best[i] largest

@@ -22,6 +22,15 @@
 
 namespace typebar {
 
+// What the attention of a layer sees, and how positions turn into angles there.
+struct AttentionKind {
+  int window = kNoWindow;                  // the last tokens that one sees, itself included
+  std::vector<float> inverse_frequencies;  // [head_dim / 2]
+  float rope_attention_factor = 1;
+};
+
+enum class Activation { silu, gelu };
+
 struct ModelConfig {
   int vocab_size = 0;
   int usable_vocab = 0;  // ids from here on are padding of the output layer
@@ -32,8 +41,11 @@ struct ModelConfig {
   int head_dim = 0;
   int intermediate_size = 0;
   float rms_norm_eps = 0;
-  std::vector<float> inverse_frequencies;  // [head_dim / 2]
-  float rope_attention_factor = 1;
+  std::vector<AttentionKind> attention;  // the kinds that there are
+  std::vector<int> layer_attention;      // [num_layers] which of them; empty: all have the first
+  float attention_scale = 0;             // of the scores
+  float embedding_scale = 1;
+  Activation activation = Activation::silu;  // of the gate
   int max_positions = 0;
   int kv_blocks = 0;
   int max_step_tokens = 0;
@@ -42,15 +54,18 @@ struct ModelConfig {
 
   int query_size() const { return num_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }
+  int attention_of(int layer) const { return layer_attention.empty() ? 0 : layer_attention[layer]; }
 };
 
 // Vectors that a checkpoint lacks are null.
 struct LayerWeights {
   PackedMatrix q, k, v, o, gate, up, down;
-  const float* attn_norm = nullptr;  // [hidden]
-  const float* mlp_norm = nullptr;   // [hidden]
-  const float* q_bias = nullptr;     // [num_heads·head_dim]
-  const float* k_bias = nullptr;     // [num_kv_heads·head_dim]
+  const float* attn_norm = nullptr;       // [hidden]
+  const float* attn_post_norm = nullptr;  // [hidden] of what attention adds
+  const float* mlp_norm = nullptr;        // [hidden]
+  const float* mlp_post_norm = nullptr;   // [hidden] of what the MLP adds
+  const float* q_bias = nullptr;          // [num_heads·head_dim]
+  const float* k_bias = nullptr;          // [num_kv_heads·head_dim]
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
@@ -58,8 +73,8 @@ struct LayerWeights {
   std::vector<std::int32_t> attn_order, o_order, mlp_order;
 };
 
-// A decoder-only transformer of the Qwen2, Qwen3 and Llama families with its KV cache. One thread may call it at a
-// time.
+// A decoder-only transformer of the Qwen2, Qwen3, Llama and Gemma 3 families with its KV cache. One thread may call it
+// at a time.
 class Model {
  public:
   // Throws std::invalid_argument that names the field.
@@ -110,6 +125,7 @@ class Model {
     float* hidden;                          // [T][hidden]
     float* qkv;                             // [T][query + 2·kv]
     float* attention;                       // [T][query]
+    float* projected;                       // [T][hidden], where that has a norm of its own
     Activations x;                          // [T][hidden]
     Activations x_attn;                     // [T][query]
     Activations x_mlp;                      // [T][intermediate]
@@ -130,6 +146,11 @@ class Model {
     std::span<const std::int32_t> proposed;
   };
 
+  struct RopeTable {
+    std::vector<float> cosine, sine;  // [max_positions][head_dim / 2]
+  };
+
+  RopeTable make_rope(const AttentionKind& kind);
   void check(const Batch& batch) const;
   void check(const Batch& batch, std::span<Sampler* const> samplers) const;
   int most_logit_rows() const { return std::max(config_.max_step_sequences, kFewRows); }
@@ -146,14 +167,16 @@ class Model {
   void project_qkv(int member, const LayerWeights& w);
   void rotate_and_store(int member, const Batch& batch, const LayerWeights& w, int index);
   void attend(int member, int index);
-  void add_projection(int member, const PackedMatrix& w, const Activations& x);
+  void add_projection(int member, const PackedMatrix& w, const Activations& x, const float* post_norm);
   void gate_up(int member, const LayerWeights& w);
   void draw(const Drawing& drawing, Sampler& sampler, Draw& drawn) const;
   void head(int member, std::span<const int> rows, std::span<const int> best, float* logits);
   bool can_screen_best(std::span<const int> best) const;
   bool screens_step(std::span<const int> best);
 
-  AttentionShape attention_shape() const { return {config_.num_heads, config_.num_kv_heads, config_.head_dim}; }
+  AttentionShape attention_shape(int kind) const {
+    return {config_.num_heads, config_.num_kv_heads, config_.head_dim, config_.attention[kind].window};
+  }
   int qkv_stride() const { return config_.query_size() + 2 * config_.kv_size(); }
   const PackedMatrix& output_layer() const { return head_ ? *head_ : *embed_; }
 
@@ -165,7 +188,7 @@ class Model {
   // 21 MB in huge ones.
   Arena scratch_arena_{Pages::ordinary};
   KvCache kv_;
-  std::vector<float> cosine_, sine_;  // [max_positions][head_dim / 2]
+  std::vector<RopeTable> rope_;  // by kind of attention
 
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;
@@ -174,6 +197,7 @@ class Model {
   std::optional<PackedMatrix> head_;
   std::size_t weight_bytes_ = 0;
   bool reads_dense_ = false;  // some matrix is not quantized
+  bool has_post_norms_ = false;
   bool loaded_ = false;
 
   ScreenPause screen_pause_;
@@ -183,7 +207,7 @@ class Model {
   std::vector<int> token_sequence_;  // [tokens_]
   std::vector<int> token_position_;  // [tokens_]
   std::vector<AttentionSequence> attention_sequences_;
-  AttentionPlan attention_plan_;
+  std::vector<AttentionPlan> attention_plans_;  // by kind of attention
   std::vector<float> attention_partials_;
 };
 

@@ -109,6 +109,7 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
     order(w.o_order, "o_order", c.query_size());
     order(w.mlp_order, "mlp_order", c.hidden_size);
     vector(w.attn_norm, "attn_norm", c.hidden_size, true);
+    vector(w.attn_post_norm, "attn_post_norm", c.hidden_size, false);
     matrix(w.q, "q", c.query_size(), c.hidden_size, interleaved);
     matrix(w.k, "k", c.kv_size(), c.hidden_size, interleaved);
     matrix(w.v, "v", c.kv_size(), c.hidden_size);
@@ -119,6 +120,7 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
     vector(w.k_norm, "k_norm", c.head_dim, false, interleaved);
     matrix(w.o, "o", c.hidden_size, c.query_size());
     vector(w.mlp_norm, "mlp_norm", c.hidden_size, true);
+    vector(w.mlp_post_norm, "mlp_post_norm", c.hidden_size, false);
     matrix(w.gate, "gate", c.intermediate_size, c.hidden_size);
     matrix(w.up, "up", c.intermediate_size, c.hidden_size);
     matrix(w.down, "down", c.hidden_size, c.intermediate_size);
@@ -147,6 +149,8 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
     weight_bytes_ += m.matrix->bytes();
     reads_dense_ |= !m.matrix->quantized();
   }
+  has_post_norms_ = std::ranges::any_of(
+      layers_, [](const LayerWeights& w) { return w.attn_post_norm != nullptr || w.mlp_post_norm != nullptr; });
   allocate_scratch();
   loaded_ = true;
 }

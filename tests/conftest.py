@@ -26,6 +26,12 @@ def smollm_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Gemma 3 270M, the base model, Q4_K_M, 253 MB."""
+    return resolve_model("gemma-3-270m", progress=False).path
+
+
+@pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random qwen2 of 2 layers, 288 tokens, context 2048: for what runs around the arithmetic."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"

@@ -183,3 +183,35 @@ def hf_qwen2_tokenizer(metadata: Mapping[str, Any]) -> Any:
     tokenizer.eos_token = "<|im_end|>"
     tokenizer.chat_template = metadata["tokenizer.chat_template"]
     return tokenizer
+
+
+def hf_gemma_tokenizer(metadata: Mapping[str, Any]) -> Any:
+    """transformers' own Gemma tokenizer on the vocabulary of a GGUF, its merges and added tokens as in the hub's file:
+    runs of spaces are tokens that merges make before all others."""
+    from tokenizers import AddedToken
+    from transformers import GemmaTokenizer
+
+    types = [int(kind) for kind in metadata["tokenizer.ggml.token_type"]]
+    raw = list(metadata["tokenizer.ggml.tokens"])
+    tokens = [text.replace(" ", "\u2581") if types[id] == 4 else text for id, text in enumerate(raw)]
+    scores = [1.0 if types[id] == 4 else score for id, score in enumerate(metadata["tokenizer.ggml.scores"])]
+    pieces = {text: id for id, text in enumerate(tokens) if types[id] == 1 or text.startswith("\u2581\u2581")}
+    merges = [
+        (scores[id], cut, len(text) - cut, text[:cut], text[cut:])
+        for text, id in pieces.items()
+        for cut in range(1, len(text))
+        if text[:cut] in pieces and text[cut:] in pieces
+    ]
+    merges.sort(key=lambda merge: merge[:3], reverse=True)
+    tokenizer = GemmaTokenizer(
+        vocab={text: id for id, text in enumerate(tokens)}, merges=[(left, right) for *_, left, right in merges]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(text, special=types[id] == 3, normalized=False)
+            for id, text in enumerate(tokens)
+            if types[id] in (3, 4)
+        ]
+    )
+    assert len(tokenizer) == len(tokens)
+    return tokenizer

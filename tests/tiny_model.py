@@ -14,13 +14,14 @@ from typebar.model.block_types import BY_NAME
 from typebar.model.dequantize import dequantize
 from typebar.model.names import expected_tensors, gguf_names
 from typebar.model.rope import RopeSpec, half_split_rows, inverse_frequencies
-from typebar.model.spec import ModelSpec
+from typebar.model.spec import ModelSpec, local_windows, with_gemma3
 
 CONTROL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = [
     "Ġ t", "h e", "i n", "Ġ a", "r e", "o n", "Ġt he", "e r", "Ġ s", "a t", "Ġ w", "Ġ o", "e n", "i s", "i t", "o r",
     "e s", "a n", "e d", "Ġ c", "o u", "Ġ b", "in g", "Ġ f", "Ġ p", "a l", "a r", "Ġ d", "Ġa n",
 ]  # fmt: skip
+WINDOW = 100  # tokens that every other layer of a gemma3 sees
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -70,7 +71,7 @@ def write_tiny_gguf(
     rope: RopeSpec | None = None,
     tensors_per_shard: int = 0,
 ) -> TinyModel:
-    """Write a valid random model of `architecture` (qwen2, qwen3, llama) to `path`.
+    """Write a valid random model of `architecture` (qwen2, qwen3, llama, gemma3) to `path`.
 
     `types` is the type of all matrices, or types by canonical name ("layers.1.q"), by part ("q") and "default" (F32);
     vectors are F32. Rows that are not whole 256-blocks take Q8_0 in place of a K-quant, as in real files.
@@ -92,9 +93,11 @@ def write_tiny_gguf(
         context_length=context_length,
         tied_embeddings=tied_embeddings,
         qkv_bias=architecture == "qwen2",
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture in ("qwen3", "gemma3"),
         rope_interleaved=architecture == "llama",
     )
+    if architecture == "gemma3":
+        spec = with_gemma3(spec, local_windows(num_layers, WINDOW, 2), RopeSpec(theta=10_000.0))
     writer = GGUFWriter(path, architecture, split_max_tensors=tensors_per_shard)
     _add_metadata(writer, spec)
     rng = np.random.default_rng(seed)
@@ -127,6 +130,9 @@ def _add_metadata(writer: GGUFWriter, spec: ModelSpec) -> None:
     writer.add_head_count(spec.num_heads)
     writer.add_head_count_kv(spec.num_kv_heads)
     writer.add_layer_norm_rms_eps(spec.rms_norm_eps)
+    if spec.windows:
+        writer.add_sliding_window(WINDOW)
+        writer.add_uint32(f"{spec.architecture}.attention.sliding_window_pattern", 2)
     if spec.architecture == "qwen3" or spec.head_dim * spec.num_heads != spec.hidden_size:
         writer.add_key_length(spec.head_dim)
         writer.add_value_length(spec.head_dim)
@@ -223,16 +229,23 @@ def tiny_forward(
 ) -> NDArray[np.float64]:
     """Logits [T, vocab] for every position of one sequence, in float64 save for keys and values kept in `kv_type`.
 
-    RMSNorm, grouped-query causal attention with half-split RoPE, SwiGLU; the layer of Qwen2, Qwen3 and Llama.
+    RMSNorm, grouped-query causal attention with half-split RoPE, SwiGLU; the layer of Qwen2, Qwen3 and Llama. Gemma 3
+    has windows, norms of what is added, and GELU.
     """
     spec, w = model.spec, {name: weight.astype(np.float64) for name, weight in model.weights.items()}
-    x = w["embed"][np.asarray(token_ids)]
+    x = w["embed"][np.asarray(token_ids)] * spec.embedding_scale
     for index in range(spec.num_layers):
         layer = {name.split(".")[2]: weight for name, weight in w.items() if name.startswith(f"layers.{index}.")}
-        x = x + _attention(spec, layer, _rms_norm(x, layer["attn_norm"], spec.rms_norm_eps), kv_type)
+        mixed = _attention(spec, layer, _rms_norm(x, layer["attn_norm"], spec.rms_norm_eps), kv_type, index)
+        x = x + (_rms_norm(mixed, layer["attn_post_norm"], spec.rms_norm_eps) if spec.post_norms else mixed)
         h = _rms_norm(x, layer["mlp_norm"], spec.rms_norm_eps)
         gate = h @ layer["gate"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["up"].T)) @ layer["down"].T
+        if spec.activation == "gelu":
+            gate = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        else:
+            gate = gate / (1 + np.exp(-gate))
+        down = (gate * (h @ layer["up"].T)) @ layer["down"].T
+        x = x + (_rms_norm(down, layer["mlp_post_norm"], spec.rms_norm_eps) if spec.post_norms else down)
     return _rms_norm(x, w["final_norm"], spec.rms_norm_eps) @ w.get("head", w["embed"]).T
 
 
@@ -241,7 +254,11 @@ def _rms_norm(x: NDArray[np.float64], weight: NDArray[np.float64], eps: float) -
 
 
 def _attention(
-    spec: ModelSpec, layer: dict[str, NDArray[np.float64]], h: NDArray[np.float64], kv_type: type[np.floating]
+    spec: ModelSpec,
+    layer: dict[str, NDArray[np.float64]],
+    h: NDArray[np.float64],
+    kv_type: type[np.floating],
+    index: int,
 ) -> NDArray[np.float64]:
     def heads(part: str, count: int) -> NDArray[np.float64]:  # [T, hidden] → [count, T, head_dim]
         y = h @ layer[part].T + layer.get(f"{part}_bias", 0.0)
@@ -250,20 +267,24 @@ def _attention(
             y = _rms_norm(y, layer[f"{part}_norm"], spec.rms_norm_eps)
         return y.swapaxes(0, 1)
 
-    q, k = (_rotate(spec, heads(part, n)) for part, n in (("q", spec.num_heads), ("k", spec.num_kv_heads)))
+    window = spec.windows[index] if spec.windows else 0
+    rope = spec.rope_of(window)
+    q, k = (_rotate(spec, rope, heads(part, n)) for part, n in (("q", spec.num_heads), ("k", spec.num_kv_heads)))
     group = spec.num_heads // spec.num_kv_heads
     v = heads("v", spec.num_kv_heads)
     k, v = (np.repeat(kept.astype(kv_type).astype(np.float64), group, axis=0) for kept in (k, v))
-    scores = q @ k.swapaxes(1, 2) / np.sqrt(spec.head_dim)
+    scores = q @ k.swapaxes(1, 2) * (spec.attention_scale or spec.head_dim**-0.5)
     scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
+    if window:
+        scores[:, np.tril(np.ones(scores.shape[1:], bool), -window)] = -np.inf
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     mixed = scores / scores.sum(axis=-1, keepdims=True) @ v
     return mixed.swapaxes(0, 1).reshape(len(h), -1) @ layer["o"].T
 
 
-def _rotate(spec: ModelSpec, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rotate(spec: ModelSpec, rope: RopeSpec, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotate [heads, T, head_dim], position t of row t."""
-    frequencies, factor = inverse_frequencies(spec.rope, spec.head_dim, spec.context_length)
+    frequencies, factor = inverse_frequencies(rope, spec.head_dim, spec.context_length)
     angles = np.arange(x.shape[1])[:, None] * np.asarray(frequencies, np.float64)
     cos, sin = np.cos(angles) * factor, np.sin(angles) * factor
     first, second = np.split(x, 2, axis=-1)

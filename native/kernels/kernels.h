@@ -20,6 +20,7 @@ struct AttentionTask {
   int first_position;         // of query token 0
   int segment_begin;          // a multiple of the segment length
   int segment_end;            // exclusive; keys after a query's own position are masked
+  int window;                 // keys that a query sees, up to its own; those before are masked too
   float scale;                // 1 / sqrt(head_dim)
   const std::uint16_t* keys;  // this layer's pool at this KV head: block b at keys + b·block_stride, [head_dim][16] f16
   const std::uint16_t* values;      // the same for values: [16][head_dim] f16
@@ -31,9 +32,10 @@ struct AttentionTask {
   float* scratch;                   // attention_scratch(tokens·heads, head_dim) floats
 };
 
-inline constexpr int kKvBlock = 16;  // tokens in a block of the KV cache
-inline constexpr int kKvStrip = 64;  // tokens between two updates of the running softmax
-inline constexpr int kPanel = 64;    // columns of a panel of queries or scores, see attention.inc
+inline constexpr int kKvBlock = 16;        // tokens in a block of the KV cache
+inline constexpr int kKvStrip = 64;        // tokens between two updates of the running softmax
+inline constexpr int kNoWindow = 1 << 30;  // a window longer than any context
+inline constexpr int kPanel = 64;          // columns of a panel of queries or scores, see attention.inc
 
 // One set of functions per instruction set. They are stateless, allocate nothing and start no threads; every set gives
 // the same bits as the scalar one.
@@ -61,6 +63,8 @@ struct Kernels {
 
   // y = gate · sigmoid(gate) · up; n a multiple of 8. y may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, int n, float* y);
+  // The same of y = gelu(gate) · up, by the tanh formula.
+  void (*gelu_mul)(const float* gate, const float* up, int n, float* y);
 
   // y += x; n a multiple of 8.
   void (*add)(float* y, const float* x, int n);

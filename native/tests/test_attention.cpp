@@ -76,13 +76,15 @@ struct World {
     const auto stored = [&](const std::vector<float>& from, int p, int d) -> double {
       return half_to_float(float_to_half(from[(std::size_t(p) * shape.kv_heads + kv_head) * dim + d]));
     };
-    std::vector<double> scores(position + 1), out(dim, 0.0);
-    for (int p = 0; p <= position; ++p) {
+    const int first = std::max(0, position + 1 - shape.window);
+    std::vector<double> scores(position + 1, -INFINITY), out(dim, 0.0);
+    for (int p = first; p <= position; ++p) {
+      scores[p] = 0;
       for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * stored(keys[s], p, d);
     }
     const double largest = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
-    for (int p = 0; p <= position; ++p) {
+    for (int p = first; p <= position; ++p) {
       const double weight = std::exp(scores[p] - largest);
       sum += weight;
       for (int d = 0; d < dim; ++d) out[d] += weight * stored(values[s], p, d);
@@ -183,6 +185,7 @@ struct Task {
             first_position,
             segment_begin,
             segment_end,
+            world.shape.window,
             world.scale,
             world.key_pool.data(),
             world.value_pool.data(),
@@ -238,6 +241,66 @@ TEST_CASE("the result does not depend, to the bit, on how a prompt is cut into s
     check(select_kernels(isa), World({14, 2, 64}, {80}, 5), {{1}, {3}, {70}});
     check(select_kernels(isa), World({6, 2, 48}, {140}, 6), {{1}, {2}, {8}, {64}});
   }
+}
+
+TEST_CASE("a query sees the last keys of its window and none before") {
+  for (const int window : {1, 5, 63, 64, 65, 100, 512, 513, 700}) {
+    const World world({4, 1, 48, window}, {1100}, window);
+    for (const Chunk chunk : {Chunk{0, 1099, 1}, {0, 510, 5}, {0, 0, 90}, {0, 570, 20}, {0, 1024, 1}}) {
+      INFO("window ", window, " from ", chunk.first_position);
+      const std::vector<float> rows =
+          on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {chunk}); });
+      CHECK(largest_error(world, chunk, rows.data()) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("with a window, too, the result does not depend on how a prompt is cut into steps") {
+  for (const int window : {3, 70, 512, 600}) {
+    const World world({4, 1, 16, window}, {1100}, 12);
+    const std::vector<float> whole = in_chunks(select_kernels(), world, {1100});
+    for (const std::vector<int>& sizes : {std::vector<int>{1}, {8}, {9}, {511, 1, 7, 300}}) {
+      CHECK(same_bits(in_chunks(select_kernels(), world, sizes), whole));
+    }
+  }
+  for (const std::string& isa : usable_isas()) {
+    const World world({6, 2, 48, 20}, {140}, 6);
+    const std::vector<float> whole = in_chunks(select_kernels(isa), world, {140});
+    for (const int size : {1, 2, 8, 64}) CHECK(same_bits(in_chunks(select_kernels(isa), world, {size}), whole));
+  }
+}
+
+TEST_CASE("a key before the window changes no bit, whatever it holds") {
+  World world({2, 1, 16, 100}, {700}, 13);
+  const Chunk chunk{0, 690, 10};
+  const std::vector<float> expected = step(select_kernels(), world, {chunk});
+  for (int p = 0; p < 576; ++p) {  // the strip of the first key that is seen, at 591, begins there
+    for (int d = 0; d < 16; ++d) world.keys[0][p * 16 + d] = world.values[0][p * 16 + d] = NAN;
+    world.write(0, p);
+  }
+  CHECK(same_bits(step(select_kernels(), world, {chunk}), expected));
+}
+
+TEST_CASE("a plan leaves out the segments before the window") {
+  const std::vector<AttentionSequence> sequences = {{4000, 1, 0}, {1023, 1, 1}, {1022, 1, 2}, {2040, 30, 3}};
+  const AttentionPlan plan = plan_attention(sequences, {4, 1, 16, 512});
+  std::map<std::pair<int, int>, int> first, end;  // by sequence and token
+  for (const AttentionUnit& unit : plan.units) {
+    for (int token = unit.token_begin; token < unit.token_end; ++token) {
+      const auto at = first.try_emplace({unit.sequence, token}, unit.segment_begin).first;
+      at->second = std::min(at->second, unit.segment_begin);
+      end[{unit.sequence, token}] = std::max(end[{unit.sequence, token}], unit.segment_end);
+    }
+  }
+  CHECK(first[{0, 0}] == 6);  // keys 3489 … 4000
+  CHECK(end[{0, 0}] == 8);
+  CHECK(first[{1, 0}] == 1);  // 512 … 1023
+  CHECK(end[{1, 0}] == 2);
+  CHECK(first[{2, 0}] == 0);   // 511 … 1022
+  CHECK(first[{3, 0}] == 2);   // 1529 … 2040
+  CHECK(first[{3, 29}] == 3);  // 1558 … 2069, taken with 24 … 28, of which the first sees 1553 …
+  CHECK(end[{3, 29}] == 5);
+  CHECK(plan.merges.size() == 2);  // of sequences 0 and 2
 }
 
 TEST_CASE("the result does not depend on the rest of the batch") {

@@ -273,6 +273,39 @@ TEST_CASE("silu_mul equals the formula in double, in place too") {
   }
 }
 
+TEST_CASE("gelu_mul equals the formula in double, in place too") {
+  const int n = 4000;
+  std::vector<float> gate(n);
+  for (int i = 0; i < n; ++i) gate[i] = float(i - n / 2) * 0.01f;
+  const std::vector<float> up = random_normal(n, 2);
+  const std::vector<float> y = on_every_isa([&](const Kernels& kernels) {
+    std::vector<float> out = up;
+    kernels.gelu_mul(gate.data(), out.data(), n, out.data());
+    return out;
+  });
+  std::vector<float> over_gate = gate;
+  select_kernels().gelu_mul(over_gate.data(), up.data(), n, over_gate.data());
+  CHECK(same_bits(over_gate, y));
+  const double slope = std::sqrt(2 / std::acos(-1.0));
+  for (int i = 0; i < n; ++i) {
+    const double g = gate[i], exact = g / 2 * (1 + std::tanh(slope * (g + 0.044715 * g * g * g))) * up[i];
+    // e^x multiplies the relative error of its argument, here up to 12 where the result matters.
+    CHECK(std::fabs(y[i] - exact) <= 2e-6 * std::fabs(exact) + 1e-7);
+  }
+}
+
+TEST_CASE("gelu_mul shows values that are not finite") {
+  const std::vector<float> gate = {NAN, kInfinity, 1, 1, -1e30f, 1e30f, 0, -0.0f},
+                           up = {1, 1, NAN, kInfinity, 1, 1, 1, 1};
+  const std::vector<float> y = on_every_isa([&](const Kernels& kernels) {
+    std::vector<float> out(8);
+    kernels.gelu_mul(gate.data(), up.data(), 8, out.data());
+    return out;
+  });
+  for (int i = 0; i < 4; ++i) CHECK_FALSE(std::isfinite(y[i]));
+  for (int i = 4; i < 8; ++i) CHECK(y[i] == (i == 5 ? 1e30f : 0.0f));
+}
+
 TEST_CASE("silu_mul shows values that are not finite") {
   const std::vector<float> gate = {NAN, kInfinity, 1, 1, -1e30f, 1e30f, 0, -0.0f},
                            up = {1, 1, NAN, kInfinity, 1, 1, 1, 1};

@@ -56,7 +56,7 @@ struct TinyModel {
       std::memcpy(bytes + i * 4, &value, 4);
     }
   }
-  TinyModel() {
+  explicit TinyModel(bool post_norms = false) {
     matrix("embed", FileType::q8_0, kVocab, kHidden);
     matrix("head", FileType::q8_0, kVocab, kHidden);
     vector("final_norm", kHidden, 1);
@@ -64,6 +64,10 @@ struct TinyModel {
       const std::string prefix = "layers." + std::to_string(i) + ".";
       vector(prefix + "attn_norm", kHidden, 1);
       vector(prefix + "mlp_norm", kHidden, 1);
+      if (post_norms) {
+        vector(prefix + "attn_post_norm", kHidden, 1);
+        vector(prefix + "mlp_post_norm", kHidden, 1);
+      }
       matrix(prefix + "q", FileType::q5_0, kHeads * kHeadDim, kHidden);
       matrix(prefix + "k", FileType::q4_0, kKvHeads * kHeadDim, kHidden);
       matrix(prefix + "v", FileType::q8_0, kKvHeads * kHeadDim, kHidden);
@@ -84,8 +88,18 @@ const TinyModel& tiny() {
 }
 
 ModelConfig tiny_config() {
-  ModelConfig c{kVocab, kVocab, kHidden, kLayers, kHeads, kKvHeads, kHeadDim, kMlp, 1e-6f, {}};
-  for (int i = 0; i < kHeadDim / 2; ++i) c.inverse_frequencies.push_back(1.0f / float(1 << i));
+  ModelConfig c;
+  c.vocab_size = c.usable_vocab = kVocab;
+  c.hidden_size = kHidden;
+  c.num_layers = kLayers;
+  c.num_heads = kHeads;
+  c.num_kv_heads = kKvHeads;
+  c.head_dim = kHeadDim;
+  c.intermediate_size = kMlp;
+  c.rms_norm_eps = 1e-6f;
+  c.attention.emplace_back();
+  for (int i = 0; i < kHeadDim / 2; ++i) c.attention[0].inverse_frequencies.push_back(1.0f / float(1 << i));
+  c.attention_scale = 1 / std::sqrt(float(kHeadDim));
   c.max_positions = 1200;
   c.kv_blocks = 200;
   c.max_step_tokens = 256;
@@ -96,6 +110,20 @@ ModelConfig tiny_config() {
 std::unique_ptr<Model> load(int threads, const std::string& isa = "") {
   auto model = std::make_unique<Model>(tiny_config(), threads, isa);
   model->load(tiny().tensors, Quantization::keep, false);
+  return model;
+}
+
+// With a window in its first layer, a rotation of its own there, norms of what layers add, and GELU.
+std::unique_ptr<Model> load_windowed(int threads, const std::string& isa = "") {
+  static const TinyModel weights(true);
+  ModelConfig config = tiny_config();
+  config.attention.push_back({.window = 20, .inverse_frequencies = config.attention[0].inverse_frequencies});
+  for (float& frequency : config.attention[1].inverse_frequencies) frequency *= 0.75f;
+  config.layer_attention = {1, 0};
+  config.embedding_scale = 16;
+  config.activation = Activation::gelu;
+  auto model = std::make_unique<Model>(config, threads, isa);
+  model->load(weights.tensors, Quantization::keep, false);
   return model;
 }
 
@@ -180,6 +208,44 @@ TEST_CASE("the number of threads and the instruction set change no bit") {
       CHECK(same_bits(run(*load(threads, isa), tokens, 0), expected));
     }
   }
+}
+
+TEST_CASE("layers with windows give the same bits in chunks, with any threads and instruction set") {
+  const auto tokens = prompt(97);
+  const auto whole = run(*load_windowed(1, "scalar"), tokens, 0);
+  for (const float logit : whole) REQUIRE(std::isfinite(logit));
+  CHECK_FALSE(same_bits(whole, run(*load(1), tokens, 0)));
+  for (const std::string& isa : usable_isas()) {
+    CAPTURE(isa);
+    auto model = load_windowed(2, isa);
+    CHECK(same_bits(run(*model, tokens, 0), whole));
+    CHECK(same_bits(run_split(*model, tokens, {16, 32, 3, 1, 1, 7, 37}), whole));
+  }
+  CHECK(same_bits(run_split(*load_windowed(3), tokens, std::vector<int>(97, 1)), whole));
+}
+
+TEST_CASE("a configuration that makes no sense is refused by the name of its field") {
+  const auto refused = [](auto change) {
+    ModelConfig config = tiny_config();
+    change(config);
+    try {
+      Model model(config, 1, "");
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const auto names = [&](const char* field, auto change) {
+    CAPTURE(field);
+    CHECK(refused(change).find(field) != std::string::npos);
+  };
+  names("attention", [](ModelConfig& c) { c.attention.clear(); });
+  names("window", [](ModelConfig& c) { c.attention[0].window = 0; });
+  names("inverse_frequencies", [](ModelConfig& c) { c.attention[0].inverse_frequencies.pop_back(); });
+  names("layer_attention", [](ModelConfig& c) { c.layer_attention = {0}; });
+  names("layer_attention", [](ModelConfig& c) { c.layer_attention = {0, 1}; });
+  names("attention_scale", [](ModelConfig& c) { c.attention_scale = 0; });
+  names("embedding_scale", [](ModelConfig& c) { c.embedding_scale = -1; });
 }
 
 TEST_CASE("a sequence alone gives the bits that it gives in a batch of 8") {

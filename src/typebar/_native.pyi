@@ -16,8 +16,19 @@ UInt32s: TypeAlias = Buffer | npt.NDArray[np.uint32]
 Floats: TypeAlias = Buffer | npt.NDArray[np.float32]
 
 @final
+class AttentionKind:
+    """What the attention of a layer sees, the last `window` tokens or all, and its RoPE: see rope.py."""
+
+    def __init__(
+        self, *, inverse_frequencies: Floats, rope_attention_factor: float, window: int | None = None
+    ) -> None: ...
+
+@final
 class ModelConfig:
-    """Shape of the transformer; all fields are keyword arguments."""
+    """Shape of the transformer; all fields are keyword arguments.
+
+    attention: the kinds that there are; layer_attention: which of them each layer has; activation: silu or gelu.
+    """
 
     def __init__(
         self,
@@ -31,8 +42,11 @@ class ModelConfig:
         head_dim: int,
         intermediate_size: int,
         rms_norm_eps: float,
-        inverse_frequencies: Floats,
-        rope_attention_factor: float,
+        attention: Sequence[AttentionKind],
+        layer_attention: Sequence[int],
+        attention_scale: float,
+        embedding_scale: float,
+        activation: str,
         max_positions: int,
         kv_blocks: int,
         max_step_tokens: int,
@@ -178,6 +192,23 @@ class Bpe:
         whole_words: a word that is a token is taken whole.
 
         Raises ValueError, which starts with "tokens[i]" or "merges[i]", where an entry is there twice or does not fit.
+        """
+
+    def encode(self, text: bytes) -> list[int]:
+        """Tokens of a UTF-8 text. From 4096 bytes on other Python threads run meanwhile."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token, none for one that was left out. Raises IndexError outside the vocabulary."""
+
+@final
+class SentencePiece:
+    """A BPE of characters, immutable. Strings are UTF-8 end to end, and where each of them ends."""
+
+    def __init__(self, *, pieces: bytes, piece_ends: UInt32s, kinds: Bytes, scores: Floats) -> None:
+        """pieces [tokens], a space written as U+2581; kinds [tokens]: 0 for those that no text becomes, 1 for the
+        others, 2 for those of a byte, "<0xHH>"; scores [tokens]: what two neighbours become is made in this order.
+
+        Raises ValueError, which names the entry, where one is there twice or does not fit.
         """
 
     def encode(self, text: bytes) -> list[int]:

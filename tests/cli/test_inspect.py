@@ -5,6 +5,8 @@ import re
 import pytest
 from commands import start, typebar
 
+from tiny_model import write_tiny_gguf
+
 
 def test_table_of_the_real_model(coder_path, tmp_path):
     target = tmp_path / "plan.json"
@@ -17,6 +19,14 @@ def test_table_of_the_real_model(coder_path, tmp_path):
     assert report["kv_token_bytes"] == 2 * 24 * 2 * 64 * 2
     assert len(report["tensors"]) == 291 and report["architecture"]["vocab_size"] == 151936
     assert result.stdout.count("\nlayers.") == 24 * 12
+
+
+def test_windows_are_told(tmp_path):
+    write_tiny_gguf(tmp_path / "m.gguf", "gemma3", num_layers=4)
+    result = typebar("inspect", tmp_path / "m.gguf")
+    assert re.search(
+        r"^attention +4 heads of 16, 2 for keys and values, 2 layers see the last 100 tokens$", result.stdout, re.M
+    )
 
 
 def test_expected_memory_is_that_of_a_process(coder_path, tmp_path):

@@ -34,7 +34,7 @@ def seeds() -> list[bytes]:
     found = [gb.build(metadata, tensors, bytes(1024 * len(types)), alignment=64), gb.build(version=2)]
     found.append(SHARD_SEPARATOR.join(_shard(number) for number in range(2)))
     with tempfile.TemporaryDirectory() as folder:
-        for architecture in ("qwen2", "qwen3", "llama"):
+        for architecture in ("qwen2", "qwen3", "llama", "gemma3"):
             model = write_tiny_gguf(
                 Path(folder) / "seed.gguf", architecture, hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=1,
                 head_dim=4, intermediate_size=8,

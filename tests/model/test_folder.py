@@ -48,6 +48,8 @@ def oracle_logits(folder: Path, network: Any, tokens: list[int], kv_type: type[n
     spec = open_checkpoint(folder).spec
     state = {name: value.double().numpy() for name, value in network.state_dict().items()}
     weights = {canonical: state[name] for name, canonical in folder_names(spec).items()}
+    if spec.architecture == "gemma3":  # its norms multiply with 1 more than what they hold
+        weights |= {name: weight + 1 for name, weight in weights.items() if name.endswith("norm")}
     return tiny_forward(TinyModel(folder, spec, weights), tokens, kv_type)
 
 
@@ -66,6 +68,14 @@ SAVED: dict[str, dict[str, Any]] = {
     },
     "llama with biases": {"architecture": "llama", "attention_bias": True},
     "qwen3 with biases": {"architecture": "qwen3", "attention_bias": True},
+    "gemma3": {"architecture": "gemma3_text", "sliding_window": 20, "query_pre_attn_scalar": 24},
+    "gemma3 bf16, whole and windowed": {
+        "architecture": "gemma3_text", "sliding_window": 20, "layer_types": ["full_attention", "sliding_attention"],
+        "dtype": "bfloat16", "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
     "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     "yarn": {
         "rope_parameters": {

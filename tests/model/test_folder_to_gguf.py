@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 from quantizers import awq_config, awq_parts, round_to_nearest, write_quantized_folder
 from tiny_folder import write_tiny_folder
 
+from tiny_model import write_tiny_gguf
 from typebar.bench.quality import typebar_logits
 from typebar.errors import ModelFileError
 from typebar.model.checkpoint import open_checkpoint
@@ -81,3 +82,18 @@ def test_quantized_folders_are_not_rounded_again(tmp_path):
     with pytest.raises(ModelFileError, match="quantized already: give the folder with its float weights"):
         in_8_bits(tmp_path / "folder", tmp_path / "q.gguf")
     assert not (tmp_path / "q.gguf").exists()
+
+
+def test_gemma_is_rounded_from_a_file_without_calibration_only(tmp_path):
+    folder, file = tmp_path / "folder", tmp_path / "m.gguf"
+    write_tiny_folder(folder, "gemma3_text")
+    write_tiny_gguf(file, "gemma3", "Q8_0")
+    for source, request in (
+        (folder, Request(tmp_path / "a.gguf")),
+        (file, Request(tmp_path / "a.gguf", method="awq")),
+    ):
+        with pytest.raises(ModelFileError, match="quantizes Gemma 3 from a GGUF file only, by --method rtn"):
+            quantize(source, request, silent)
+    written = open_checkpoint(in_8_bits(file, tmp_path / "a.gguf"))
+    assert written.spec == open_checkpoint(file).spec
+    np.testing.assert_array_equal(typebar_logits(written.path, [1, 2, 3]), typebar_logits(file, [1, 2, 3]))

@@ -41,7 +41,17 @@ LLAMA = {
     },
     "rope_theta": 500000.0, "tie_word_embeddings": True, "vocab_size": 128256,
 }  # fmt: skip
-BY_NAME: dict[str, dict[str, Any]] = {"qwen2": QWEN2, "qwen3": QWEN3, "llama": LLAMA}
+GEMMA3 = {
+    "_sliding_window_pattern": 6, "architectures": ["Gemma3ForCausalLM"], "attention_bias": False,
+    "attn_logit_softcapping": None, "bos_token_id": 2, "eos_token_id": 1, "final_logit_softcapping": None,
+    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 640, "intermediate_size": 2048,
+    "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 3, "max_position_embeddings": 32768,
+    "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 18, "num_key_value_heads": 1,
+    "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0,
+    "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": 512, "torch_dtype": "bfloat16",
+    "use_bidirectional_attention": False, "vocab_size": 262144,
+}  # fmt: skip
+BY_NAME: dict[str, dict[str, Any]] = {"qwen2": QWEN2, "qwen3": QWEN3, "llama": LLAMA, "gemma3": GEMMA3}
 ABSENT = object()
 PATH = Path("some-model/config.json")
 
@@ -82,13 +92,26 @@ def test_llama() -> None:
     assert (old.num_kv_heads, old.head_dim, old.tied_embeddings) == (32, 64, False)
 
 
+def test_gemma3() -> None:
+    spec = read("gemma3")
+    assert (spec.architecture, spec.head_dim, spec.qk_norm, spec.post_norms) == ("gemma3", 256, True, True)
+    assert (spec.activation, spec.tied_embeddings, spec.embedding_scale) == ("gelu", True, 640**0.5)
+    assert spec.windows == (512, 512, 512, 512, 512, 0) * 3
+    assert (spec.rope, spec.local_rope, spec.attention_scale) == (RopeSpec(1e6), RopeSpec(1e4), 1 / 16)
+    assert read("gemma3", layer_types=ABSENT, rope_local_base_freq=ABSENT) == spec
+    assert read("gemma3", layer_types=ABSENT, sliding_window_pattern=2).windows == (512, 0) * 9
+    large = read("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0}, query_pre_attn_scalar=168)
+    assert (large.rope, large.local_rope) == (RopeSpec(1e6, "linear", 8.0), RopeSpec(1e4))
+    assert large.attention_scale == 168**-0.5
+
+
 @pytest.mark.parametrize("base", BY_NAME)
 def test_configuration_of_a_class_of_transformers_means_the_same(base: str) -> None:
     """transformers reads the older form and writes its own: both give one spec."""
     from transformers import AutoConfig
 
     ours = read(base)
-    theirs = AutoConfig.for_model(base, **without_type(BY_NAME[base]))
+    theirs = AutoConfig.for_model(BY_NAME[base]["model_type"], **without_type(BY_NAME[base]))
     saved = theirs.to_dict()
     assert "rope_parameters" in saved and "rope_theta" not in saved
     assert spec_from_config(json.loads(json.dumps(saved)), PATH) == ours
@@ -188,7 +211,7 @@ def test_yarn_of_two_scales() -> None:
     assert inverse_frequencies(read(rope_scaling=scaling).rope, 64, 100)[1] == pytest.approx(factor)
 
 
-@pytest.mark.parametrize(("base", "theta"), [("qwen2", 1e6), ("qwen3", 1e6), ("llama", 1e4)])
+@pytest.mark.parametrize(("base", "theta"), [("qwen2", 1e6), ("qwen3", 1e6), ("llama", 1e4), ("gemma3", 1e6)])
 def test_missing_rope_base_is_said_loudly(base: str, theta: float, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert read(base, rope_theta=ABSENT).rope.theta == theta
@@ -222,6 +245,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mixture": ({"model_type": "qwen2_moe", "num_experts": 60}, "'qwen2_moe', a mixture of experts, is not supported"),
     "mixture of Mixtral": ({"model_type": "mixtral", "num_local_experts": 8}, "'mixtral', a mixture of experts"),
     "vision": ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}}, "'qwen2_vl', a model that reads images"),
+    "images beside Gemma": (
+        {"model_type": "gemma3", "vision_config": {"depth": 32}},
+        "'gemma3', a model that reads images, is not supported; .*gemma3",
+    ),
+    "Gemma of images without their part": ({"model_type": "gemma3"}, "the architecture 'gemma3' is not supported"),
+    "encoder of Gemma": (GEMMA3 | {"use_bidirectional_attention": True}, "attention that is not causal"),
+    "activation of Gemma": (GEMMA3 | {"hidden_activation": "silu"}, r"than GELU \(hidden_activation = silu\)"),
+    "capped logits": (GEMMA3 | {"final_logit_softcapping": 30.0}, "capped logits"),
+    "layer types of Gemma": (GEMMA3 | {"layer_types": ["linear_attention"] * 18}, "'layer_types' is .*expected full"),
+    "too few layer types": (GEMMA3 | {"layer_types": ["full_attention"]}, "'layer_types' is .*for each layer"),
+    "layer types that are no text": (GEMMA3 | {"layer_types": [[]] * 18}, "'layer_types' is "),
+    "local scaling": (
+        GEMMA3 | {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}},
+        "layers with a window have the RoPE scaling 'linear'",
+    ),
     "vision with a known type": ({"model_type": "llama", "vision_config": {"depth": 32}}, "reads images"),
     "sound": ({"model_type": "qwen2_audio", "audio_config": {"d_model": 1}}, "a model that reads sound"),
     "encoder": ({"model_type": "bert", "architectures": ["BertModel"]}, "'bert', an encoder, is not supported"),
@@ -292,7 +330,7 @@ def test_any_value_anywhere_gives_a_finite_spec_or_a_model_file_error() -> None:
         {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [1.0] * 32, "attention_factor": 2},
         {"full_attention": {"rope_theta": 10}}, {"rope_type": "llama3", "factor": 2},
     ]  # fmt: skip
-    keys = sorted({*QWEN2, *QWEN3, *LLAMA, "rope_parameters", "layer_types", "original_max_position_embeddings"})
+    keys = sorted({*QWEN2, *QWEN3, *LLAMA, *GEMMA3, "rope_parameters", "original_max_position_embeddings"})
     accepted = 0
     for _ in range(6000):
         config = dict(rng.choice(list(BY_NAME.values())))

@@ -16,7 +16,7 @@ from typebar.model.spec import ModelSpec
 from typebar.model.strings import StringArray
 from typebar.model.tensor import FileTensor
 
-ARCHITECTURES = ("qwen2", "qwen3", "llama")
+ARCHITECTURES = ("qwen2", "qwen3", "llama", "gemma3")
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,23 @@ def test_output_layer_of_its_own_is_used(tmp_path, models):
     assert "head" not in match_tensors(models["qwen2"].spec, GGUFFile.open(models["qwen2"].path))
 
 
+def test_what_files_of_gemma3_leave_to_the_architecture(models):
+    spec = ModelSpec.from_gguf(
+        with_metadata(models["gemma3"], attention__sliding_window=512, attention__sliding_window_pattern=None)
+    )
+    assert spec.windows == (512, 512)  # every sixth layer sees all
+    assert (spec.local_rope, spec.embedding_scale) == (RopeSpec(1e4), 8.0)
+    assert (spec.attention_scale, spec.activation) == (0.0, "gelu")
+    large = with_metadata(
+        models["gemma3"], block_count=62, attention__sliding_window_pattern=None, rope__freq_base_swa=5e4
+    )
+    assert ModelSpec.from_gguf(large).attention_scale == 0.25  # of 64 values to 4 heads
+    assert ModelSpec.from_gguf(large).windows == ((100,) * 5 + (0,)) * 10 + (100, 100)
+    assert ModelSpec.from_gguf(large).local_rope == RopeSpec(5e4)
+    with pytest.raises(ModelFileError, match=r"'gemma3\.attention\.sliding_window' is missing"):
+        ModelSpec.from_gguf(with_metadata(models["gemma3"], attention__sliding_window=None))
+
+
 @pytest.mark.parametrize("kept", ["output.weight", ""])
 def test_without_the_embedding_the_error_names_it(tmp_path, kept):
     model = write_tiny_gguf(tmp_path / "m.gguf", tied_embeddings=not kept)
@@ -85,7 +102,7 @@ def test_without_the_embedding_the_error_names_it(tmp_path, kept):
         match_tensors(ModelSpec.from_gguf(gguf), gguf)
 
 
-@pytest.mark.parametrize(("architecture", "theta"), [("qwen2", 1e6), ("qwen3", 1e6), ("llama", 1e4)])
+@pytest.mark.parametrize(("architecture", "theta"), [("qwen2", 1e6), ("qwen3", 1e6), ("llama", 1e4), ("gemma3", 1e6)])
 def test_missing_rope_base_is_said_loudly(models, architecture, theta, caplog):
     with caplog.at_level(logging.WARNING):
         assert ModelSpec.from_gguf(with_metadata(models[architecture], rope__freq_base=None)).rope.theta == theta

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tiny_model import CONTROL_TOKENS, MERGES, TinyModel, tiny_forward, vocabulary, write_tiny_gguf
+from tiny_model import CONTROL_TOKENS, MERGES, WINDOW, TinyModel, tiny_forward, vocabulary, write_tiny_gguf
 from typebar.model.rope import RopeSpec
+from typebar.model.spec import ModelSpec
 
 HF_NAMES = {
     "embed": "model.embed_tokens.weight", "head": "lm_head.weight", "final_norm": "model.norm.weight",
@@ -14,6 +15,27 @@ HF_NAMES = {
     "v_bias": "self_attn.v_proj.bias", "q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight",
     "gate": "mlp.gate_proj.weight", "up": "mlp.up_proj.weight", "down": "mlp.down_proj.weight",
 }  # fmt: skip
+
+
+GEMMA_NAMES = {
+    "attn_post_norm": "post_attention_layernorm.weight", "mlp_norm": "pre_feedforward_layernorm.weight",
+    "mlp_post_norm": "post_feedforward_layernorm.weight",
+}  # fmt: skip
+
+
+def family(spec: ModelSpec, rope: dict[str, object]) -> dict[str, object]:
+    """What the configurations of the families do not share."""
+    if spec.architecture != "gemma3":
+        return {"model_type": spec.architecture, "rope_parameters": rope}
+    return {
+        "model_type": "gemma3_text",
+        "rope_parameters": {
+            "full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0}
+        },
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": WINDOW,
+        "query_pre_attn_scalar": spec.head_dim,
+    }  # fmt: skip
 
 
 def transformers_logits(model: TinyModel, token_ids: list[int]) -> np.ndarray:
@@ -26,7 +48,6 @@ def transformers_logits(model: TinyModel, token_ids: list[int]) -> np.ndarray:
         original = spec.rope.original_context_length
         rope |= {"rope_type": "yarn", "factor": spec.rope.factor, "original_max_position_embeddings": original}
     config = AutoConfig.for_model(
-        spec.architecture,
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
         num_hidden_layers=spec.num_layers,
@@ -37,13 +58,16 @@ def transformers_logits(model: TinyModel, token_ids: list[int]) -> np.ndarray:
         rms_norm_eps=spec.rms_norm_eps,
         max_position_embeddings=spec.context_length,
         tie_word_embeddings=spec.tied_embeddings,
-        rope_parameters=rope,
+        **family(spec, rope),
     )
     network = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
     state = {}
     for canonical, weight in model.weights.items():
         *layer, part = canonical.split(".")
-        state[f"model.layers.{layer[1]}.{HF_NAMES[part]}" if layer else HF_NAMES[part]] = torch.from_numpy(weight)
+        names = HF_NAMES | GEMMA_NAMES if spec.architecture == "gemma3" else HF_NAMES
+        if spec.architecture == "gemma3" and part.endswith("norm"):
+            weight = weight - 1
+        state[f"model.layers.{layer[1]}.{names[part]}" if layer else names[part]] = torch.from_numpy(weight)
     missing, unexpected = network.load_state_dict(state, strict=False)
     assert not unexpected
     assert set(missing) <= {"lm_head.weight"}
@@ -51,7 +75,7 @@ def transformers_logits(model: TinyModel, token_ids: list[int]) -> np.ndarray:
         return network(torch.tensor([token_ids])).logits[0].numpy()
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama", "gemma3"])
 def test_oracle_equals_transformers(tmp_path, architecture):
     rope = RopeSpec(theta=1e4, scaling="yarn", factor=4.0, original_context_length=128)
     model = write_tiny_gguf(
@@ -65,9 +89,10 @@ def test_oracle_equals_transformers(tmp_path, architecture):
         tied_embeddings=architecture != "llama",
         rope=rope if architecture == "qwen2" else None,
     )
-    token_ids = np.random.default_rng(5).integers(0, model.spec.vocab_size, 40).tolist()
+    count = 40 if architecture != "gemma3" else 3 * WINDOW
+    token_ids = np.random.default_rng(5).integers(0, model.spec.vocab_size, count).tolist()
     ours, theirs = tiny_forward(model, token_ids), transformers_logits(model, token_ids)
-    assert ours.shape == (40, 288)
+    assert ours.shape == (count, 288)
     assert ours.std() > 0.5
     np.testing.assert_allclose(ours, theirs, atol=2e-4 * ours.std())  # transformers computes cos and sin in float32
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiny_model import write_tiny_gguf
+from tiny_model import WINDOW, write_tiny_gguf
 from typebar.bench.quality import mixed_tokens, sequence_logits
 from typebar.config import EngineConfig
 from typebar.model.gguf import GGUFFile
@@ -18,6 +18,7 @@ from typebar.model.names import match_tensors
 from typebar.model.rope import inverse_frequencies
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_WINDOW = 1 << 30  # kNoWindow of kernels.h
 QUANTIZATIONS = ("keep", "q8", "q6", "q5", "q4", "f32")  # as in pack.h
 
 pytestmark = pytest.mark.skipif(
@@ -40,7 +41,6 @@ def write_job(path: Path, model: Path, tokens: list[int], generate: int, isa: st
     """See native/tests/replay/replay.cpp."""
     loaded = load_model(model, max_model_len=len(tokens) + generate, max_num_seqs=1)
     spec = loaded.spec
-    frequencies, factor = inverse_frequencies(spec.rope, spec.head_dim, loaded.max_model_len)
     fields = {
         "path": model,
         "threads": 2,
@@ -57,10 +57,18 @@ def write_job(path: Path, model: Path, tokens: list[int], generate: int, isa: st
         "head_dim": spec.head_dim,
         "intermediate_size": spec.intermediate_size,
         "rms_norm_eps": repr(spec.rms_norm_eps),
-        "rope_attention_factor": repr(factor),
+        "attention_scale": f"{spec.attention_scale or spec.head_dim**-0.5:.9g}",
+        "embedding_scale": f"{spec.embedding_scale:.9g}",
+        "activation": ("silu", "gelu").index(spec.activation),
     }
     lines = [f"{key} {value}" for key, value in fields.items()]
-    lines.append(f"frequencies {len(frequencies)} {' '.join(f'{value:.9g}' for value in frequencies)}")
+    windows = spec.windows or (0,) * spec.num_layers
+    kinds = sorted(set(windows))
+    for window in kinds:
+        frequencies, factor = inverse_frequencies(spec.rope_of(window), spec.head_dim, loaded.max_model_len)
+        values = " ".join(f"{value:.9g}" for value in frequencies)
+        lines.append(f"attention {window or NO_WINDOW} {factor!r} {len(frequencies)} {values}")
+    lines.append(f"layer_attention {len(windows)} {' '.join(str(kinds.index(window)) for window in windows)}")
     lines.append(f"tokens {len(tokens)} {' '.join(map(str, tokens))}")
     for name, tensor in match_tensors(spec, GGUFFile.open(model)).items():
         rows, cols = tensor.shape if len(tensor.shape) == 2 else (1, *tensor.shape)
@@ -101,7 +109,8 @@ def run(command: list[str], job: Path) -> tuple[list[int], str]:
 
 @pytest.mark.parametrize("isa", ["-", "scalar"])
 @pytest.mark.parametrize(
-    ("architecture", "quantization"), [("qwen2", "keep"), ("qwen3", "q4"), ("llama", "q8"), ("llama", "f32")]
+    ("architecture", "quantization"),
+    [("qwen2", "keep"), ("qwen3", "q4"), ("llama", "q8"), ("llama", "f32"), ("gemma3", "keep")],
 )
 def test_tiny_models(replay: list[str], tmp_path: Path, architecture: str, quantization: str, isa: str) -> None:
     types = {
@@ -112,7 +121,8 @@ def test_tiny_models(replay: list[str], tmp_path: Path, architecture: str, quant
         tmp_path / "m.gguf", architecture, types, hidden_size=256, num_heads=8, num_kv_heads=2, head_dim=32,
         intermediate_size=512, tied_embeddings=architecture == "qwen3",
     ).path  # fmt: skip
-    tokens = np.random.default_rng(4).integers(0, 280, 37).tolist()
+    count = 37 if architecture != "gemma3" else WINDOW + 37
+    tokens = np.random.default_rng(4).integers(0, 280, count).tolist()
     write_job(tmp_path / "job", model, tokens, 24, isa, quantization)
     assert run(replay, tmp_path / "job") == here(model, tokens, 24, quantization)
 

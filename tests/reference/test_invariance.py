@@ -22,7 +22,7 @@ def load(path: Path, **settings: object) -> LoadedModel:
     return load_model(path, max_model_len=1024, max_num_seqs=8, max_step_tokens=2048, **settings)
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama"])
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama", "gemma3"])
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with a matrix of every format."""
     return write_tiny_gguf(

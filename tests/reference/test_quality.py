@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tiny_model import TinyModel, tiny_forward, write_tiny_gguf
+from tiny_model import WINDOW, TinyModel, tiny_forward, write_tiny_gguf
 from typebar.bench.quality import sequence_logits, typebar_logits
-from typebar.bench.reference import Reference, divergence, mixed_tokens, reference
+from typebar.bench.reference import Reference, divergence, mixed_tokens, reference, transformers_model
+from typebar.engine.blocks import blocks_for
 from typebar.model.load import load_model
 from typebar.model.rope import RopeSpec
 
@@ -47,11 +48,32 @@ def test_llama_model_equals_transformers(smollm_path: Path) -> None:
     assert result.same_top_percent >= 95, result
 
 
+def test_gemma_model_equals_transformers_beyond_its_window(gemma_path: Path) -> None:
+    """The last 48 tokens of a text longer than the window of 512, which all layers but three have."""
+    import torch
+
+    tokens = mixed_tokens(gemma_path, 600)
+    with torch.inference_mode():
+        logits = transformers_model(gemma_path)(torch.tensor([tokens]), logits_to_keep=48).logits[0]
+    loaded = load_model(gemma_path, max_model_len=640, max_num_seqs=1)
+    table = np.arange(blocks_for(640), dtype=np.int32)[None]
+
+    def arrays(begin: int, end: int) -> tuple[np.ndarray, ...]:
+        part = np.array(tokens[begin:end], np.int32)
+        return part, np.array([len(part)], np.int32), np.array([begin], np.int32), table
+
+    for begin in (0, 276):
+        loaded.native.step(*arrays(begin, begin + 276), [None])
+    result = divergence(as_reference(logits.log_softmax(-1).numpy()), loaded.native.logits(*arrays(552, 600)))
+    assert result.mean_kl <= 0.01, result
+    assert result.same_top_percent >= 95, result
+
+
 @pytest.mark.parametrize("type_name", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama", "gemma3"])
 def test_float_weights_equal_double_precision(tmp_path: Path, architecture: str, type_name: str) -> None:
     model = write_tiny_gguf(tmp_path / "m.gguf", architecture, type_name, tied_embeddings=architecture == "qwen3")
-    tokens = random_tokens(model, 100)
+    tokens = random_tokens(model, 100 if architecture != "gemma3" else 3 * WINDOW)
     # Float32 alone costs 3e-7; a value that float32 puts on the other side of a step of f16 costs up to 1e-4.
     assert relative_error(typebar_logits(model.path, tokens), truth(model, tokens)) <= 1e-4
 

@@ -1,4 +1,4 @@
-"""Tokenizers of the two real models, and their GGUF metadata."""
+"""Tokenizers of the real models, and their GGUF metadata."""
 
 from pathlib import Path
 from typing import Any
@@ -27,3 +27,13 @@ def coder(coder_metadata: dict[str, Any]) -> Tokenizer:
 @pytest.fixture(scope="session")
 def smollm(smollm_metadata: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_gguf(smollm_metadata)
+
+
+@pytest.fixture(scope="session")
+def gemma_metadata(gemma_path: Path) -> dict[str, Any]:
+    return dict(GGUFFile.open(gemma_path).metadata)
+
+
+@pytest.fixture(scope="session")
+def gemma(gemma_metadata: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_gguf(gemma_metadata)

@@ -3,9 +3,10 @@
 //   replay JOB
 //
 // JOB is text: `key value` lines for the fields of ModelConfig and for `threads`, `isa` (or -), `quantization` (as its
-// number), `interleaved_rope`, `path` (the GGUF file), `generate` (tokens to draw); `frequencies n v…`, `tokens n v…`;
-// `tensor name type rows cols offset` lines. It prints the ids that greedily follow the tokens, and on a second line
-// the 64-bit FNV-1a hash of the bits of all logits of the prompt.
+// number), `interleaved_rope`, `path` (the GGUF file), `generate` (tokens to draw); `attention window factor n v…` for
+// each kind of attention, `layer_attention n v…`, `tokens n v…`; `tensor name type rows cols offset` lines. It prints
+// the ids that greedily follow the tokens, and on a second line the 64-bit FNV-1a hash of the bits of all logits of the
+// prompt.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -28,7 +29,8 @@ using namespace typebar;
 
 struct Job {
   std::map<std::string, std::string> values;
-  std::vector<float> frequencies;
+  std::vector<AttentionKind> attention;
+  std::vector<int> layer_attention;
   std::vector<std::int32_t> tokens;
   std::map<std::string, TensorSource> tensors;
 
@@ -50,8 +52,12 @@ Job read_job(const char* path) {
   Job job;
   int file = -1;
   for (std::string key; in >> key;) {
-    if (key == "frequencies") {
-      job.frequencies = read_list<float>(in);
+    if (key == "attention") {
+      AttentionKind& kind = job.attention.emplace_back();
+      in >> kind.window >> kind.rope_attention_factor;
+      kind.inverse_frequencies = read_list<float>(in);
+    } else if (key == "layer_attention") {
+      job.layer_attention = read_list<int>(in);
     } else if (key == "tokens") {
       job.tokens = read_list<std::int32_t>(in);
     } else if (key == "tensor") {
@@ -81,8 +87,11 @@ ModelConfig config_of(const Job& job) {
   config.head_dim = job.integer("head_dim");
   config.intermediate_size = job.integer("intermediate_size");
   config.rms_norm_eps = job.number("rms_norm_eps");
-  config.inverse_frequencies = job.frequencies;
-  config.rope_attention_factor = job.number("rope_attention_factor");
+  config.attention = job.attention;
+  config.layer_attention = job.layer_attention;
+  config.embedding_scale = job.number("embedding_scale");
+  config.activation = Activation(job.integer("activation"));
+  config.attention_scale = job.number("attention_scale");
   config.max_positions = int(job.tokens.size()) + job.integer("generate");
   config.kv_blocks = (config.max_positions + kKvBlock - 1) / kKvBlock;
   config.max_step_tokens = int(job.tokens.size());

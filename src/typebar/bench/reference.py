@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from typebar.eval.divergence import kl_divergence, log_softmax
 from typebar.model.cache import cache_dir, sha256_file
 from typebar.model.dequantize import dequantize
 from typebar.model.gguf import GGUFFile
-from typebar.model.names import match_tensors
+from typebar.model.names import folder_names, match_tensors
 from typebar.model.rope import half_split_rows
 from typebar.model.spec import ModelSpec
 from typebar.text.tokenizer import Tokenizer
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CACHE_VERSION = 1
-_MODEL_NAMES = {"embed": "model.embed_tokens", "head": "lm_head", "final_norm": "model.norm"}
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "mlp_norm": "post_attention_layernorm",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
-    **{part: f"self_attn.{part}_proj" for part in "qkvo"},
-    **{part: f"mlp.{part}_proj" for part in ("gate", "up", "down")},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +101,6 @@ def transformers_model(model: Path) -> "PreTrainedModel":
     if spec.rope.scaling != "none" or spec.rope.frequency_divisors is not None:
         raise ValueError(f"{model}: the reference has no RoPE scaling")
     config = AutoConfig.for_model(
-        spec.architecture,
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
         num_hidden_layers=spec.num_layers,
@@ -121,7 +111,7 @@ def transformers_model(model: Path) -> "PreTrainedModel":
         rms_norm_eps=spec.rms_norm_eps,
         max_position_embeddings=spec.context_length,
         tie_word_embeddings=spec.tied_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.rope.theta},
+        **_family(spec),
     )
     network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     network.eval()
@@ -132,15 +122,33 @@ def transformers_model(model: Path) -> "PreTrainedModel":
     return cast("PreTrainedModel", network)
 
 
+def _family(spec: ModelSpec) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": spec.rope.theta}
+    if spec.local_rope is None:
+        return {"model_type": spec.architecture, "rope_parameters": rope}
+    return {
+        "model_type": "gemma3_text",
+        "rope_parameters": {
+            "full_attention": rope,
+            "sliding_attention": {"rope_type": "default", "rope_theta": spec.local_rope.theta},
+        },
+        "layer_types": ["sliding_attention" if window else "full_attention" for window in spec.windows],
+        "sliding_window": max(spec.windows),
+        "query_pre_attn_scalar": round((spec.attention_scale or spec.head_dim**-0.5) ** -2),
+    }
+
+
 def _state(gguf: GGUFFile, spec: ModelSpec) -> "dict[str, torch.Tensor]":
     import torch
 
+    names = {canonical: name for name, canonical in folder_names(spec).items()}
     state = {}
     for canonical, tensor in match_tensors(spec, gguf).items():
         weight = dequantize(tensor.read(), tensor.type, tensor.shape)
-        *layer, part = canonical.split(".")
+        part = canonical.split(".")[-1]
         if spec.rope_interleaved and part in ("q", "k", "q_bias", "k_bias"):
             weight = weight[half_split_rows(len(weight) // spec.head_dim, spec.head_dim)]
-        name = f"model.layers.{layer[1]}.{_LAYER_NAMES[part.removesuffix('_bias')]}" if layer else _MODEL_NAMES[part]
-        state[f"{name}.{'bias' if part.endswith('_bias') else 'weight'}"] = torch.from_numpy(weight)
+        if spec.architecture == "gemma3" and part.endswith("norm"):
+            weight -= 1  # transformers adds it
+        state[names[canonical]] = torch.from_numpy(weight)
     return state

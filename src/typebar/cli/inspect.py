@@ -93,13 +93,15 @@ def _facts(name: str, plan: Plan, context: int) -> list[tuple[str, str]]:
     spec = plan.spec
     formats = Counter(tensor.format for tensor in plan.matrices)
     scaling = "" if spec.rope.scaling == "none" else f", {spec.rope.scaling} scaling by {spec.rope.factor:g}"
+    windowed = [window for window in spec.windows if window]
+    window = f", {len(windowed)} layers see the last {windowed[0]} tokens" if windowed else ""
     held = f"{megabytes(plan.held_bytes)}, {plan.bits_per_weight:.2f} bits a weight in matrices, {plan.quantization}"
     full, screened = plan.token_bytes(screened_head=False), plan.token_bytes()
     read = megabytes(full) + (f", {megabytes(screened)} with the screened output layer" if screened < full else "")
     return [
         ("model", f"{name}, {spec.architecture}"),
         ("layers", f"{spec.num_layers} of {spec.hidden_size} values, feed-forward {spec.intermediate_size}"),
-        ("attention", f"{spec.num_heads} heads of {spec.head_dim}, {spec.num_kv_heads} for keys and values"),
+        ("attention", f"{spec.num_heads} heads of {spec.head_dim}, {spec.num_kv_heads} for keys and values{window}"),
         ("rope", f"base {spec.rope.theta:g}{scaling}, context {spec.context_length}"),
         ("vocabulary", f"{spec.vocab_size}, output layer {'tied to the embedding' if spec.tied_embeddings else 'own'}"),
         ("matrices", ", ".join(f"{count} {format}" for format, count in formats.most_common())),

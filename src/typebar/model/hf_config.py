@@ -12,11 +12,23 @@ from typing import Any
 
 from typebar.model.config_keys import Keys, shown
 from typebar.model.rope import RopeSpec
-from typebar.model.spec import DEFAULT_THETA, FEED_FORWARD_LIMIT, SUPPORTED, ModelSpec
+from typebar.model.spec import (
+    DEFAULT_THETA,
+    FEED_FORWARD_LIMIT,
+    GEMMA3_LOCAL_THETA,
+    GEMMA3_PATTERN,
+    SUPPORTED,
+    ModelSpec,
+    local_windows,
+    with_gemma3,
+)
 
 log = logging.getLogger(__name__)
 
-DEFAULT_HEAD_DIM = {"qwen3": 128}  # of the others hidden size / heads
+DEFAULT_HEAD_DIM = {"qwen3": 128, "gemma3": 256}  # of the others hidden size / heads
+
+# Model types whose architecture has another name in GGUF files; "gemma3" itself is that of the models with images.
+_ARCHITECTURES = {"qwen2": "qwen2", "qwen3": "qwen3", "llama": "llama", "gemma3_text": "gemma3"}
 
 # What models of other kinds have in their config.json.
 _OTHER_KINDS = (
@@ -24,6 +36,7 @@ _OTHER_KINDS = (
     (("audio_config", "audio_token_id"), "a model that reads sound"),
     (("num_experts", "num_local_experts", "n_routed_experts"), "a mixture of experts"),
 )
+_LAYER_TYPES = ["full_attention", "sliding_attention"]
 _ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert", "mpnet")
 
 # Keys that change the computation in a way typebar lacks, with the value that means "off".
@@ -33,6 +46,11 @@ _FEATURES_NOT_RUN: dict[str, tuple[object, str]] = {
     "is_causal": (True, "attention that is not causal"),
     "use_bidirectional_attention": (False, "attention that is not causal"),
     "is_encoder_decoder": (False, "an encoder"),
+    "attn_logit_softcapping": (None, "capped attention scores"),
+    "final_logit_softcapping": (None, "capped logits"),
+}
+_GEMMA3_FEATURES_NOT_RUN = {key: of for key, of in _FEATURES_NOT_RUN.items() if key != "hidden_act"} | {
+    "hidden_activation": ("gelu_pytorch_tanh", "another activation than GELU"),
 }
 
 
@@ -43,7 +61,8 @@ def spec_from_config(config: Mapping[str, Any], path: Path) -> ModelSpec:
     """
     keys = Keys(path, config)
     architecture = _architecture(keys)
-    for key, (off, feature) in _FEATURES_NOT_RUN.items():
+    is_gemma3 = architecture == "gemma3"
+    for key, (off, feature) in (_GEMMA3_FEATURES_NOT_RUN if is_gemma3 else _FEATURES_NOT_RUN).items():
         if config.get(key, off) not in (off, None):
             raise keys.error(f"the model has {feature} ({key} = {str(config[key])[:80]}), which typebar lacks")
     num_heads = keys.count("num_attention_heads", 1024)
@@ -54,8 +73,9 @@ def spec_from_config(config: Mapping[str, Any], path: Path) -> ModelSpec:
     hidden_size = keys.count("hidden_size", 1 << 17)
     head_dim = _head_dim(keys, architecture, hidden_size, num_heads)
     rope, context_length = _rope(keys, architecture, head_dim)
-    _refuse_sliding_window(keys, num_layers, context_length)
-    return ModelSpec(
+    if not is_gemma3:
+        _refuse_sliding_window(keys, num_layers, context_length)
+    spec = ModelSpec(
         architecture=architecture,
         name=path.parent.name or architecture,
         vocab_size=keys.count("vocab_size", 1 << 22),
@@ -68,28 +88,51 @@ def spec_from_config(config: Mapping[str, Any], path: Path) -> ModelSpec:
         rms_norm_eps=keys.number("rms_norm_eps", low=0.0, high=1.0),
         rope=rope,
         context_length=context_length,
-        tied_embeddings=keys.flag("tie_word_embeddings"),
+        tied_embeddings=keys.flag("tie_word_embeddings", default=is_gemma3),
         qkv_bias=architecture == "qwen2" or keys.flag("attention_bias"),
-        qk_norm=architecture == "qwen3",
+        qk_norm=architecture in ("qwen3", "gemma3"),
         rope_interleaved=False,
     )
+    return _gemma3(keys, spec) if is_gemma3 else spec
 
 
 def _architecture(keys: Keys) -> str:
-    architecture = keys.values.get("model_type")
-    if not isinstance(architecture, str):
+    model_type = keys.values.get("model_type")
+    if not isinstance(model_type, str):
         raise keys.error("'model_type' is missing, the file is not the config.json of a model of transformers")
     kind = next((kind for marks, kind in _OTHER_KINDS if any(keys.values.get(mark) for mark in marks)), None)
-    if architecture in _ENCODERS or keys.values.get("is_encoder_decoder") is True:
+    if model_type in _ENCODERS or keys.values.get("is_encoder_decoder") is True:
         kind = "an encoder"
     runs = f"typebar runs the dense decoders {', '.join(SUPPORTED)}"
-    if architecture not in SUPPORTED or kind:
-        what = f"the architecture {architecture[:80]!r}" + (f", {kind}," if kind else "")
+    architecture = _ARCHITECTURES.get(model_type)
+    if architecture is None or kind:
+        what = f"the architecture {model_type[:80]!r}" + (f", {kind}," if kind else "")
         raise keys.error(f"{what} is not supported; {runs}")
     classes = keys.values.get("architectures")
     if isinstance(classes, list) and classes and not any(str(name).endswith("ForCausalLM") for name in classes):
         raise keys.error(f"the folder holds a {str(classes[0])[:80]}, not a model that writes text; {runs}")
     return architecture
+
+
+def _gemma3(keys: Keys, spec: ModelSpec) -> ModelSpec:
+    """`spec` with what the configuration says of Gemma 3 alone."""
+    window = keys.count("sliding_window", 1 << 27, default=4096)
+    types = keys.values.get("layer_types")
+    if types is None:
+        pattern = keys.count("sliding_window_pattern", 1024, default=GEMMA3_PATTERN)
+        windows = local_windows(spec.num_layers, window, pattern)
+    elif isinstance(types, list) and len(types) == spec.num_layers and all(kind in _LAYER_TYPES for kind in types):
+        windows = tuple(window * _LAYER_TYPES.index(kind) for kind in types)
+    else:
+        raise keys.error(f"'layer_types' is {shown(types)}, expected {' or '.join(_LAYER_TYPES)} for each layer")
+    rope = keys.object("rope_parameters")
+    rope = (rope and rope.object("sliding_attention")) or Keys(keys.path, {})
+    if rope.values.get("rope_type", "default") != "default":
+        raise rope.error(f"layers with a window have the RoPE scaling {shown(rope.values['rope_type'])}, which typebar "
+                         "lacks there")  # fmt: skip
+    theta = rope.number("rope_theta", keys.number("rope_local_base_freq", GEMMA3_LOCAL_THETA), low=1.0, high=1e12)
+    scale = keys.number("query_pre_attn_scalar", 256.0, low=0.0, high=1e6) ** -0.5
+    return with_gemma3(spec, windows, RopeSpec(theta), scale)
 
 
 def _refuse_sliding_window(keys: Keys, num_layers: int, context_length: int) -> None:

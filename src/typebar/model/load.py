@@ -80,7 +80,7 @@ def load_model(
     max_model_len, kv_blocks = _kv_size(spec, config, weight_bytes)
     with _native_errors(path):
         threads, threads_reason = _threads(config.threads)
-    frequencies, attention_factor = inverse_frequencies(spec.rope, spec.head_dim, max_model_len)
+    attention, layer_attention = attention_kinds(spec, max_model_len)
     shape = _native.ModelConfig(
         vocab_size=spec.vocab_size,
         usable_vocab=checkpoint.usable_vocab,
@@ -91,8 +91,11 @@ def load_model(
         head_dim=spec.head_dim,
         intermediate_size=spec.intermediate_size,
         rms_norm_eps=spec.rms_norm_eps,
-        inverse_frequencies=frequencies,
-        rope_attention_factor=attention_factor,
+        attention=attention,
+        layer_attention=layer_attention,
+        attention_scale=spec.attention_scale or spec.head_dim**-0.5,
+        embedding_scale=spec.embedding_scale,
+        activation=spec.activation,
         max_positions=max_model_len,
         kv_blocks=kv_blocks,
         max_step_tokens=config.max_step_tokens,
@@ -124,6 +127,20 @@ def load_model(
         kv_blocks=kv_blocks,
         threads_reason=threads_reason,
     )
+
+
+def attention_kinds(spec: ModelSpec, max_model_len: int) -> tuple[list[_native.AttentionKind], list[int]]:
+    """The kinds of attention that a model has, and which of them each of its layers has."""
+    windows = spec.windows or (0,) * spec.num_layers
+    kinds = sorted(set(windows))
+    attention = []
+    for window in kinds:
+        rope = spec.rope_of(window)
+        frequencies, factor = inverse_frequencies(rope, spec.head_dim, max_model_len)
+        attention.append(
+            _native.AttentionKind(inverse_frequencies=frequencies, rope_attention_factor=factor, window=window or None)
+        )
+    return attention, [kinds.index(window) for window in windows]
 
 
 @contextmanager

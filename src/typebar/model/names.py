@@ -1,7 +1,8 @@
 """Canonical tensor names, their shapes, and how a GGUF file and a Hugging Face folder call them.
 
 embed, head (absent where tied), final_norm, and for each layer i `layers.{i}.` + attn_norm, q, k, v, o, q_bias, k_bias,
-v_bias, q_norm, k_norm, mlp_norm, gate, up, down. Matrices are [outputs, inputs], so y = W·x.
+v_bias, q_norm, k_norm, attn_post_norm, mlp_norm, gate, up, down, mlp_post_norm. Matrices are [outputs, inputs], so
+y = W·x.
 """
 
 import re
@@ -28,10 +29,12 @@ _GGUF_NAMES = {
     "v_bias": "blk.{}.attn_v.bias",
     "q_norm": "blk.{}.attn_q_norm.weight",
     "k_norm": "blk.{}.attn_k_norm.weight",
+    "attn_post_norm": "blk.{}.post_attention_norm.weight",
     "mlp_norm": "blk.{}.ffn_norm.weight",
     "gate": "blk.{}.ffn_gate.weight",
     "up": "blk.{}.ffn_up.weight",
     "down": "blk.{}.ffn_down.weight",
+    "mlp_post_norm": "blk.{}.post_ffw_norm.weight",
 }
 # Tables of RoPE angles: the first is read into RopeSpec, the second is derived data in old conversions.
 _GGUF_NOT_WEIGHTS = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd\.weight")
@@ -56,6 +59,12 @@ _FOLDER_NAMES = {
     "gate": "model.layers.{}.mlp.gate_proj.weight",
     "up": "model.layers.{}.mlp.up_proj.weight",
     "down": "model.layers.{}.mlp.down_proj.weight",
+}
+# Where attention's output has a norm, the name that others give to the MLP's norm is that one's.
+_POST_NORM_FOLDER_NAMES = _FOLDER_NAMES | {
+    "attn_post_norm": "model.layers.{}.post_attention_layernorm.weight",
+    "mlp_norm": "model.layers.{}.pre_feedforward_layernorm.weight",
+    "mlp_post_norm": "model.layers.{}.post_feedforward_layernorm.weight",
 }
 # RoPE angles of old conversions; an output layer beside a tied embedding and biases that the architecture lacks (some
 # GPTQ checkpoints have one of zeros for each layer), which checkpoint.py looks at.
@@ -95,6 +104,8 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes |= {"q_bias": (query,), "k_bias": (kv,), "v_bias": (kv,)}
     if spec.qk_norm:
         shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
+    if spec.post_norms:
+        shapes |= {"attn_post_norm": (hidden,), "mlp_post_norm": (hidden,)}
     return shapes
 
 
@@ -105,7 +116,8 @@ def gguf_names(spec: ModelSpec) -> dict[str, str]:
 
 def folder_names(spec: ModelSpec) -> dict[str, str]:
     """Name in a Hugging Face folder → canonical name of every tensor that a model of this spec has."""
-    return {_file_name(_FOLDER_NAMES, canonical): canonical for canonical in expected_tensors(spec)}
+    names = _POST_NORM_FOLDER_NAMES if spec.post_norms else _FOLDER_NAMES
+    return {_file_name(names, canonical): canonical for canonical in expected_tensors(spec)}
 
 
 def _file_name(names: Mapping[str, str], canonical: str) -> str:

@@ -4,6 +4,7 @@ import logging
 import math
 import struct
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from typebar.errors import ModelFileError
 from typebar.model.gguf import GGUFFile
@@ -12,8 +13,11 @@ from typebar.model.strings import StringArray
 
 log = logging.getLogger(__name__)
 
-SUPPORTED = ("qwen2", "qwen3", "llama")
-DEFAULT_THETA = {"qwen2": 1e6, "qwen3": 1e6, "llama": 1e4}
+SUPPORTED = ("qwen2", "qwen3", "llama", "gemma3")
+DEFAULT_THETA = {"qwen2": 1e6, "qwen3": 1e6, "llama": 1e4, "gemma3": 1e6}
+GEMMA3_LOCAL_THETA = 1e4
+GEMMA3_27B_LAYERS = 62
+GEMMA3_PATTERN = 6  # every sixth layer sees the whole context
 FEED_FORWARD_LIMIT = 1 << 20
 
 # Keys below the architecture that change the computation in a way typebar lacks, with the value that means "off".
@@ -37,6 +41,10 @@ class ModelSpec:
     `num_heads * head_dim` may differ from `hidden_size` (Qwen3). With `rope_interleaved` the rows of q and k in the
     file are in interleaved order and are reordered at load (see rope.half_split_rows). `vocab_size` counts rows of the
     embedding, padding rows included.
+
+    `windows`: for each layer the last tokens that its attention sees, 0 for all of them; empty where no layer has a
+    window. `local_rope` is the rotation in layers with one, if it is another. `post_norms`: what attention and MLP add
+    is normalized too. `attention_scale` 0 stands for 1 / √head_dim.
     """
 
     architecture: str
@@ -55,6 +63,16 @@ class ModelSpec:
     qkv_bias: bool
     qk_norm: bool
     rope_interleaved: bool
+    windows: tuple[int, ...] = ()
+    local_rope: RopeSpec | None = None
+    post_norms: bool = False
+    activation: Literal["silu", "gelu"] = "silu"
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0
+
+    def rope_of(self, window: int) -> RopeSpec:
+        """The rotation in layers with this window, 0 for none."""
+        return self.local_rope if window and self.local_rope else self.rope
 
     @staticmethod
     def from_gguf(gguf: GGUFFile) -> "ModelSpec":
@@ -69,15 +87,15 @@ class ModelSpec:
         hidden_size = keys.count("embedding_length", 1 << 17)
         head_dim = _head_dim(keys, hidden_size, num_heads)
         context_length = keys.count("context_length", 1 << 27)
-        window = keys.number("attention.sliding_window", 0)
-        if 0 < window < context_length:
-            raise keys.error(f"attention is limited to a sliding window of {window:.0f} tokens, which typebar lacks")
-        return ModelSpec(
+        num_layers = keys.count("block_count", 1024)
+        if architecture != "gemma3":
+            _refuse_sliding_window(keys, context_length)
+        spec = ModelSpec(
             architecture=architecture,
             name=gguf.get("general.name", str) or gguf.path.stem,
             vocab_size=_vocab_size(keys),
             hidden_size=hidden_size,
-            num_layers=keys.count("block_count", 1024),
+            num_layers=num_layers,
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
@@ -87,9 +105,10 @@ class ModelSpec:
             context_length=context_length,
             tied_embeddings="output.weight" not in gguf.tensors,
             qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in gguf.tensors,
-            qk_norm=architecture == "qwen3",
+            qk_norm=architecture in ("qwen3", "gemma3"),
             rope_interleaved=architecture == "llama",
         )
+        return _gemma3(keys, spec) if architecture == "gemma3" else spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +167,46 @@ def _refuse_features_not_run(keys: _Keys) -> None:
         # A negative YaRN factor is ggml's "use the default".
         if value != off and not (key.startswith("rope.") and value < 0):
             raise keys.error(f"the model has {feature} ({keys.architecture}.{key} = {value:g}), which typebar lacks")
+
+
+def _refuse_sliding_window(keys: _Keys, context_length: int) -> None:
+    window = keys.number("attention.sliding_window", 0)
+    if 0 < window < context_length:
+        raise keys.error(f"attention is limited to a sliding window of {window:.0f} tokens, which typebar lacks")
+
+
+def _gemma3(keys: _Keys, spec: ModelSpec) -> ModelSpec:
+    """`spec` with what files of Gemma 3 leave to the architecture."""
+    window = keys.count("attention.sliding_window", 1 << 27)
+    pattern = keys.count("attention.sliding_window_pattern", 1024, default=GEMMA3_PATTERN)
+    theta = keys.number("rope.freq_base_swa", GEMMA3_LOCAL_THETA, low=1.0, high=1e12)
+    # The one size whose scores are not scaled by its 128 values a head, and no key says so.
+    scale = (spec.hidden_size / spec.num_heads) ** -0.5 if spec.num_layers == GEMMA3_27B_LAYERS else 0.0
+    return with_gemma3(spec, local_windows(spec.num_layers, window, pattern), RopeSpec(theta), scale)
+
+
+def local_windows(num_layers: int, window: int, pattern: int) -> tuple[int, ...]:
+    """`window` in all layers but each `pattern`-th, which sees the whole context."""
+    return tuple(window if layer % pattern else 0 for layer in range(1, num_layers + 1))
+
+
+def with_gemma3(
+    spec: ModelSpec, windows: tuple[int, ...], local_rope: RopeSpec, attention_scale: float = 0.0
+) -> ModelSpec:
+    """`spec` with what all models of Gemma 3 have.
+
+    The scale of embeddings is not rounded to bfloat16, as it was in training (by 0.2 % where the hidden size is 640):
+    neither does llama.cpp, nor transformers in float32.
+    """
+    return replace(
+        spec,
+        windows=windows,
+        local_rope=local_rope,
+        post_norms=True,
+        activation="gelu",
+        embedding_scale=spec.hidden_size**0.5,
+        attention_scale=attention_scale,
+    )
 
 
 def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:

@@ -71,6 +71,8 @@ def quantize(source: Path, request: Request, stage: Stage) -> int:
     checkpoint = open_checkpoint(source)
     if checkpoint.path.is_dir() and any(tensor.type not in PLAIN_TYPES for tensor in checkpoint.tensors.values()):
         raise ModelFileError(f"{checkpoint.path}: quantized already: give the folder with its float weights")
+    if checkpoint.spec.architecture == "gemma3" and (texts or checkpoint.path.is_dir()):
+        raise ModelFileError(f"{checkpoint.path}: typebar quantizes Gemma 3 from a GGUF file only, by --method rtn")
     entries, tensors = plan_gguf(checkpoint, Weights(checkpoint), request.type_name, {})
     size = file_nbytes(entries, tensors)
     check_space(request.to, size)

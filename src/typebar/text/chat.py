@@ -41,6 +41,21 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+# The same for the tokens of Gemma: the system message is the beginning of what the user says first.
+GEMMA = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{% if not loop.first %}"
+    "{{ raise_exception('a system message can only be the first') }}{% endif %}"
+    "{% else %}"
+    "{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
+    "{% if loop.index0 == 1 and loop.previtem['role'] == 'system' %}{{ loop.previtem['content'] + '\n\n' }}{% endif %}"
+    "{{ message['content'] | trim + '<end_of_turn>\n' }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+_TEMPLATES = ({"<|im_start|>", "<|im_end|>"}, CHATML), ({"<start_of_turn>", "<end_of_turn>"}, GEMMA)
+
 # Filters whose arguments reach the output; those of the others are searched or compared with.
 _FILTERS_THAT_PRINT_ARGUMENTS = ("default", "d", "join")
 
@@ -52,17 +67,16 @@ class ChatTemplateError(TypebarError):
 class ChatTemplate:
     """A compiled chat template. Immutable after construction; any number of threads may share one.
 
-    `source` None means that the model has no template: ChatML where the tokenizer has `<|im_start|>` and
-    `<|im_end|>`. Raises ChatTemplateError where there is no template to use or it does not compile.
+    `source` None means that the model has no template: then that of ChatML or of Gemma, where the tokenizer has its
+    tokens. Raises ChatTemplateError where there is no template to use or it does not compile.
     """
 
     def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
         if source is None:
-            if not {"<|im_start|>", "<|im_end|>"} <= tokenizer.control_tokens.keys():
-                raise ChatTemplateError(
-                    "the model has no chat template; pass one, or use plain completion instead of chat"
-                )
-            source = CHATML
+            has = tokenizer.control_tokens.keys()
+            source = next((template for tokens, template in _TEMPLATES if tokens <= has), None)
+        if source is None:
+            raise ChatTemplateError("the model has no chat template; pass one, or use plain completion instead of chat")
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ChatTemplateError(
                 f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARS} are accepted"

@@ -1,8 +1,13 @@
-"""Byte-level BPE tokenizer, built from a GGUF vocabulary here and from a Hugging Face folder in tokenizer_json.py."""
+"""Tokenizer, built from a GGUF vocabulary here and from a Hugging Face folder in tokenizer_json.py.
+
+It is a byte-level BPE, as Qwen2.5, Qwen3, Llama 3 and SmolLM2 have, or a BPE of characters as SentencePiece makes them,
+as Gemma has.
+"""
 
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +18,15 @@ from typebar.model.strings import StringArray
 from typebar.text.nfc import nfc
 
 # GGUF token types (`tokenizer.ggml.token_type`).
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
 _LEFT_OUT = bytes(type in (CONTROL, USER_DEFINED, UNUSED) for type in range(256))
 _ADDED = re.compile(b"[%c%c]" % (CONTROL, USER_DEFINED))
 
 # Tokens that end a turn or a text in every family that has them, whatever the metadata forgets to say.
-END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>")
+END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
+
+# Kinds of tokens in the native core, by their type in a GGUF file: whatever is neither text nor a byte is 0.
+_SENTENCE_PIECE_KINDS = bytes({NORMAL: 1, BYTE: 2}.get(type, 0) for type in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class PreTokenizer:
 
 _QWEN2 = PreTokenizer("qwen2", nfc=True)
 _LLAMA3 = PreTokenizer("llama3", whole_words=True, add_bos=True)
+SENTENCE_PIECE = PreTokenizer("", add_bos=True)
 _PRE_TOKENIZERS = {
     "qwen2": _QWEN2,
     "llama3": _LLAMA3,
@@ -64,17 +73,19 @@ class Tokenizer:
         bos_id, eos_id, unk_id, pad_id: ids, or None where the model has none.
         add_bos: whether `encode(..., add_special=True)` puts `bos_id` first.
         end_ids: every id that ends generation: the union of all sources and of the known end tokens.
-        control_tokens: text to id of all tokens that are matched whole, both control and user-defined.
+        control_tokens: text to id of all tokens that are matched whole where the text may hold them, both control and
+            user-defined; not those of `verbatim`.
         special_ids: the ids of control tokens, which `decode` leaves out by default.
         chat_template: the model's Jinja2 template, or None.
     """
 
     def __init__(
         self,
-        core: _native.Bpe,
+        core: _native.Bpe | _native.SentencePiece,
         added: Iterable[AddedToken],
         *,
-        nfc: bool,
+        verbatim: Iterable[AddedToken] = (),
+        nfc: bool = False,
         vocab_size: int,
         bos_id: int | None = None,
         eos_id: int | None = None,
@@ -86,8 +97,11 @@ class Tokenizer:
     ) -> None:
         self._core, self._nfc = core, nfc
         self._added = {token.text: token for token in added if token.text}
-        self._text_of = {token.id: token.text for token in self._added.values()}
-        self._added_pattern = _added_pattern(self._added.values())
+        self._verbatim = {token.text: token for token in verbatim if token.text}
+        self._known = self._added | self._verbatim
+        self._text_of = {token.id: token.text for token in self._known.values()}
+        self._known_pattern = _added_pattern(self._known.values())
+        self._verbatim_pattern = _added_pattern(self._verbatim.values())
         self.control_tokens = {token.text: token.id for token in self._added.values()}
         self.special_ids = frozenset(token.id for token in self._added.values() if token.special)
         self.vocab_size = vocab_size
@@ -103,18 +117,22 @@ class Tokenizer:
 
         Raises ModelFileError where the tokenizer is of a kind that typebar does not run or its arrays disagree.
         """
-        pre = _gguf_pre_tokenizer(metadata)
-        tokens, merges = _gguf_strings(metadata, "tokens"), _gguf_strings(metadata, "merges")
+        tokens = _gguf_strings(metadata, "tokens")
         types = token_types(metadata, len(tokens))
-        left_out = types.translate(_LEFT_OUT)
         added = [
             AddedToken(match.start(), tokens[match.start()], special=types[match.start()] == CONTROL)
             for match in _ADDED.finditer(types)
         ]
-        try:
-            core = byte_pairs(tokens, left_out, merges, pre)
-        except ValueError as error:
-            raise ModelFileError(f"tokenizer.ggml.{error}: damaged file, download it again") from error
+        verbatim: list[AddedToken] = []
+        core: _native.Bpe | _native.SentencePiece
+        if metadata.get("tokenizer.ggml.model") == "llama":
+            pre = SENTENCE_PIECE
+            verbatim = [token for token in added if not token.special]
+            added = [token for token in added if token.special]
+            core = _gguf_sentence_piece(metadata, tokens, types)
+        else:
+            pre = _gguf_pre_tokenizer(metadata)
+            core = _gguf_byte_pairs(metadata, tokens, types, pre)
         names = ("bos", "eos", "eot", "eom", "unknown", "padding")
         ids = {name: _gguf_id(metadata, name, len(tokens)) for name in names}
         add_bos = metadata.get("tokenizer.ggml.add_bos_token")
@@ -124,6 +142,7 @@ class Tokenizer:
         return cls(
             core,
             added,
+            verbatim=verbatim,
             nfc=pre.nfc,
             vocab_size=len(tokens),
             bos_id=ids["bos"],
@@ -139,12 +158,13 @@ class Tokenizer:
         """Token ids of `text`. Control tokens written in it stay plain text unless `parse_special`; `add_special`
         puts the BOS first where the model wants one. Lone surrogates are read as U+FFFD."""
         ids: list[int] = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
-        if not parse_special or self._added_pattern is None:
+        pattern = self._known_pattern if parse_special else self._verbatim_pattern
+        if pattern is None:
             return ids + self._encode_plain(text)
         end = 0
         before: AddedToken | None = None
-        for match in self._added_pattern.finditer(text):
-            after = self._added[match[0]]
+        for match in pattern.finditer(text):
+            after = self._known[match[0]]
             ids += self._encode_plain(_between(text[end : match.start()], before, after))
             ids.append(after.id)
             end, before = match.end(), after
@@ -204,6 +224,34 @@ def byte_pairs(tokens: StringArray, left_out: bytes, merges: StringArray, pre: P
     )
 
 
+def sentence_pieces(tokens: StringArray, kinds: bytes, scores: memoryview | array[float]) -> _native.SentencePiece:
+    """See _native.SentencePiece. ValueError, which names the entry, where the arrays disagree."""
+    return _native.SentencePiece(pieces=tokens.text, piece_ends=tokens.ends, kinds=kinds, scores=scores)
+
+
+def _gguf_byte_pairs(metadata: Mapping[str, Any], tokens: StringArray, types: bytes, pre: PreTokenizer) -> _native.Bpe:
+    merges = _gguf_strings(metadata, "merges")
+    try:
+        return byte_pairs(tokens, types.translate(_LEFT_OUT), merges, pre)
+    except ValueError as error:
+        raise ModelFileError(f"tokenizer.ggml.{error}: damaged file, download it again") from error
+
+
+def _gguf_sentence_piece(metadata: Mapping[str, Any], tokens: StringArray, types: bytes) -> _native.SentencePiece:
+    scores = metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, memoryview) or scores.format != "f" or len(scores) != len(tokens):
+        raise ModelFileError(f"tokenizer.ggml.scores is not a number for each of {len(tokens)} tokens")
+    if metadata.get("tokenizer.ggml.add_space_prefix") is not False:
+        raise ModelFileError(
+            "the tokenizer puts a space before a text (tokenizer.ggml.add_space_prefix), which typebar lacks; of those "
+            "that SentencePiece makes it runs the ones of Gemma"
+        )
+    try:
+        return sentence_pieces(tokens, types.translate(_SENTENCE_PIECE_KINDS), scores)
+    except ValueError as error:
+        raise ModelFileError(f"tokenizer.ggml.{error}: damaged file, download it again") from error
+
+
 def token_types(metadata: Mapping[str, Any], vocab_size: int) -> bytes:
     """The type of each token of a GGUF file. ModelFileError where it does not say one, from 0 to 255, for each."""
     types = metadata.get("tokenizer.ggml.token_type")
@@ -239,7 +287,7 @@ def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
     if model != "gpt2":
         raise ModelFileError(
             f"tokenizer.ggml.model is {model!r}; typebar runs byte-level BPE tokenizers ('gpt2'), "
-            "as Qwen2.5, Qwen3, Llama 3 and SmolLM2 have"
+            "as Qwen2.5, Qwen3, Llama 3 and SmolLM2 have, and those of SentencePiece ('llama') that Gemma has"
         )
     pre = metadata.get("tokenizer.ggml.pre")
     if pre is None and metadata.get("general.architecture") in ("qwen2", "qwen3"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -12,13 +15,22 @@ from typing import Any
 from typebar import _native
 from typebar.errors import ModelFileError
 from typebar.model.strings import StringArray
-from typebar.text.tokenizer import AddedToken, PreTokenizer, Tokenizer, byte_pairs
+from typebar.text.tokenizer import (
+    SENTENCE_PIECE,
+    AddedToken,
+    PreTokenizer,
+    Tokenizer,
+    byte_pairs,
+    sentence_pieces,
+)
 
 # More ids than any vocabulary has, and more bytes than any file of one.
 MAX_TOKENS = 1 << 24
 MAX_FILE_BYTES = 128 << 20
 
 # The rules that cut text into words, as they are written there, and their names in the native core.
+SPACE = "\u2581"  # how SentencePiece writes one
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -91,7 +103,8 @@ class TokenizerFiles:
     def build(self, vocab_size: int | None = None) -> Tokenizer:
         """The tokenizer, of `vocab_size` ids where the model has more than tokens.
 
-        Raises ModelFileError for anything but byte-level BPE, and where the files do not fit together or the model.
+        Raises ModelFileError for anything but BPE of bytes or as SentencePiece makes it, and where the files do not
+        fit together or the model.
         """
         try:
             return _build(self, vocab_size)
@@ -105,7 +118,8 @@ def _unusable(path: Path, error: Exception) -> ModelFileError:
 
 
 def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
-    pre = _pre_tokenizer(files.path, files.tokenizer)
+    is_sentence_piece = _is_sentence_piece(files.tokenizer)
+    pre = SENTENCE_PIECE if is_sentence_piece else _pre_tokenizer(files.path, files.tokenizer)
     ids = files.tokens()
     vocab_size = vocab_size or files.used_ids()
     added = [
@@ -119,7 +133,14 @@ def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
         )
         for token in files.tokenizer.get("added_tokens") or []
     ]
-    core = _core(files.tokenizer["model"], ids, added, pre, vocab_size)
+    verbatim: list[AddedToken] = []
+    core: _native.Bpe | _native.SentencePiece
+    if is_sentence_piece:
+        verbatim = [replace(token, text=token.text.replace(SPACE, " ")) for token in added if not token.special]
+        core = _sentence_piece(files.tokenizer["model"], ids, added, vocab_size)
+        added = [token for token in added if token.special]
+    else:
+        core = _core(files.tokenizer["model"], ids, added, pre, vocab_size)
     special = {name: _token_id(files.config, name, ids) for name in ("bos", "eos", "unk", "pad")}
     end_ids = files.end_ids if special["eos"] is None else files.end_ids | {special["eos"]}
     add_bos = files.config.get("add_bos_token")
@@ -135,6 +156,7 @@ def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
     return Tokenizer(
         core,
         added,
+        verbatim=verbatim,
         nfc=pre.nfc,
         vocab_size=vocab_size,
         bos_id=special["bos"],
@@ -151,7 +173,7 @@ def _pre_tokenizer(path: Path, data: Mapping[str, Any]) -> PreTokenizer:
     model = data.get("model") or {}
     if model.get("type") != "BPE" or '"ByteLevel"' not in json.dumps([data.get("decoder"), data.get("pre_tokenizer")]):
         kind = f"{model.get('type')!r} tokenizer" if model.get("type") != "BPE" else "BPE tokenizer of characters"
-        raise ModelFileError(f"{path} holds a {kind}; typebar runs byte-level BPE tokenizers")
+        raise ModelFileError(f"{path} holds a {kind}; typebar runs byte-level BPE tokenizers and Gemma's")
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             raise ModelFileError(f"{path}: its tokens have a {key}, which typebar's byte-level BPE lacks")
@@ -187,16 +209,54 @@ def _core(
     model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[AddedToken], pre: PreTokenizer, vocab_size: int
 ) -> _native.Bpe:
     """ValueError or TypeError, which name the entry, where vocabulary and merges disagree."""
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    return byte_pairs(_pieces(ids, vocab_size), _left_out(added, vocab_size), StringArray.of(merges), pre)
+
+
+def _is_sentence_piece(data: Mapping[str, Any]) -> bool:
+    """Whether the tokens are of characters, with bytes for those that have none, and no space comes before a text."""
+    model = data.get("model") or {}
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    cuts_at_spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return (
+        (model.get("type"), model.get("byte_fallback")) == ("BPE", True)
+        and data.get("normalizer") == spaces
+        and data.get("pre_tokenizer") in (None, cuts_at_spaces)  # there are none any more
+    )
+
+
+def _sentence_piece(
+    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[AddedToken], vocab_size: int
+) -> _native.SentencePiece:
+    """The order of the merges gives the scores. ValueError or TypeError, as _core."""
+    kinds = bytearray(b"\1" * vocab_size)
+    for text, id in ids.items():
+        if _BYTE.fullmatch(text):
+            kinds[id] = 2
+    for token in added:
+        kinds[token.id] = 0
+    scores = array("f", [-math.inf]) * vocab_size
+    for rank, merge in enumerate(model["merges"]):
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        id = ids[left + right]
+        scores[id] = max(scores[id], -float(rank))
+    return sentence_pieces(_pieces(ids, vocab_size), bytes(kinds), scores)
+
+
+def _pieces(ids: Mapping[str, int], vocab_size: int) -> StringArray:
     tokens = [""] * vocab_size
     for text, id in ids.items():
         if tokens[id]:
             raise ValueError(f"{tokens[id]!r} and {text!r} have the same id {id}")
         tokens[id] = text
+    return StringArray.of(tokens)
+
+
+def _left_out(added: Sequence[AddedToken], vocab_size: int) -> bytes:
     left_out = bytearray(vocab_size)
     for token in added:
         left_out[token.id] = 1
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return byte_pairs(StringArray.of(tokens), bytes(left_out), StringArray.of(merges), pre)
+    return bytes(left_out)
 
 
 def _text(token: object) -> str | None:
