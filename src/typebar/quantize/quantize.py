@@ -8,14 +8,15 @@ from pathlib import Path
 from typebar.errors import ModelFileError, ParameterError
 from typebar.eval.texts import BUILTIN, Text
 from typebar.model.checkpoint import Checkpoint, open_checkpoint
-from typebar.model.dequantize import Floats
 from typebar.model.names import PLAIN_TYPES
+from typebar.quantize import folder_model, gguf_writer, safetensors_writer
 from typebar.quantize.block_codes import GROUP, ROUNDINGS
 from typebar.quantize.calibration_text import calibration_windows, read_calibration
 from typebar.quantize.compensation import compensate
-from typebar.quantize.gguf_model import plan_gguf
-from typebar.quantize.gguf_writer import file_nbytes, write_gguf
+from typebar.quantize.folder_texts import folder_texts
+from typebar.quantize.gguf_model import plan_gguf, uniform_types
 from typebar.quantize.output import check_new, check_space, made_whole
+from typebar.quantize.rounded_tensor import Source
 from typebar.quantize.rounding import Grid, Zero
 from typebar.quantize.scaling import calibrate
 from typebar.quantize.stage import Stage
@@ -23,23 +24,40 @@ from typebar.quantize.weights import Weights
 
 METHODS = ("rtn", "awq", "gptq")
 BITS = (4, 5, 8)
+GROUPS = (32, 64, 128)
+OTHER_FILES = (".bin", ".safetensors", ".pt", ".pth", ".onnx", ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is written where. `symmetric`: zero is the code in the middle, else each group has an offset of its own."""
+    """What is written where: a GGUF file, or a folder in the layout of AWQ.
+
+    `symmetric`: zero is the code in the middle, else each group of a GGUF file has an offset of its own. `group`: of a
+    folder the inputs that share a scale, 128 where it is None.
+    """
 
     to: Path
     bits: int = 4
     symmetric: bool = True
     method: str = "rtn"
     calibration: str = BUILTIN
+    group: int | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.to.suffix != ".gguf"
+
+    @property
+    def grid(self) -> Grid:
+        """What the matrices of the layers are rounded to."""
+        if self.is_folder:
+            return Grid(4, self.group or 128, Zero.CODE)
+        return Grid(self.bits, GROUP, Zero.CENTRE if self.symmetric else Zero.ANYWHERE)
 
     @property
     def type_name(self) -> str:
         """The type of the matrices of a GGUF file."""
-        zero = Zero.CENTRE if self.symmetric else Zero.ANYWHERE
-        return next(name for name, kind in ROUNDINGS.items() if (kind.bits, kind.zero) == (self.bits, zero))
+        return next(name for name, kind in ROUNDINGS.items() if kind.grid == self.grid)
 
     def check(self) -> None:
         """Before anything is read. ParameterError names what is out of range, TypebarError a path at fault."""
@@ -47,14 +65,30 @@ class Request:
             raise ParameterError("--method", " or ".join(METHODS), self.method)
         if self.bits not in BITS:
             raise ParameterError("--bits", "4, 5 or 8", self.bits)
-        if self.to.suffix != ".gguf":
-            raise ParameterError("DST", "the name of a file that ends in .gguf", str(self.to))
-        if self.bits == 8 and not self.symmetric:
-            raise ParameterError("--asymmetric", "left away with --bits 8: GGUF has no such type", True)
         if self.method == "rtn" and self.calibration != BUILTIN:
             raise ParameterError("--calibration", "left away with --method rtn, which needs no text", self.calibration)
+        if self.is_folder:
+            self._check_folder()
+        else:
+            self._check_gguf()
         self.texts()
         check_new(self.to)
+
+    def _check_folder(self) -> None:
+        if self.to.suffix in OTHER_FILES:
+            raise ParameterError("DST", "the name of a file that ends in .gguf, or of a folder", str(self.to))
+        if self.bits != 4:
+            raise ParameterError("--bits", "4 for a folder, as AWQ has; NAME.gguf takes 5 and 8", self.bits)
+        if not self.symmetric:
+            raise ParameterError("--asymmetric", "left away for a folder: all groups of AWQ have a zero point", True)
+        if self.group not in (None, *GROUPS):
+            raise ParameterError("--group", "32, 64 or 128", self.group)
+
+    def _check_gguf(self) -> None:
+        if self.group not in (None, GROUP):
+            raise ParameterError("--group", "32 for a GGUF file; a folder takes 32, 64 and 128", self.group)
+        if self.bits == 8 and not self.symmetric:
+            raise ParameterError("--asymmetric", "left away with --bits 8: GGUF has no such type", True)
 
     def texts(self) -> list[Text]:
         """What the method is calibrated on."""
@@ -71,26 +105,44 @@ def quantize(source: Path, request: Request, stage: Stage) -> int:
     checkpoint = open_checkpoint(source)
     if checkpoint.path.is_dir() and any(tensor.type not in PLAIN_TYPES for tensor in checkpoint.tensors.values()):
         raise ModelFileError(f"{checkpoint.path}: quantized already: give the folder with its float weights")
-    entries, tensors = plan_gguf(checkpoint, Weights(checkpoint), request.type_name, {})
-    size = file_nbytes(entries, tensors)
+    write = _write_folder if request.is_folder else _write_gguf
+    return write(checkpoint, request, texts, stage)
+
+
+def _write_gguf(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> int:
+    types = uniform_types(checkpoint, request.type_name)
+    entries, tensors = plan_gguf(checkpoint, _plain(checkpoint), types)
+    size = gguf_writer.file_nbytes(entries, tensors)
     check_space(request.to, size)
     if texts:
-        weights, importance = _calibrated(checkpoint, request, texts, stage)
-        entries, tensors = plan_gguf(checkpoint, weights, request.type_name, importance)
+        entries, tensors = plan_gguf(checkpoint, _calibrated(checkpoint, request, texts, stage), types)
     with made_whole(request.to) as part, stage(f"writing {request.to.name}", len(tensors)) as done:
-        write_gguf(part, entries, tensors, lambda _: done(1))
+        gguf_writer.write_gguf(part, entries, tensors, lambda _: done(1))
     return size
 
 
-def _calibrated(
-    checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage
-) -> tuple[Weights, dict[str, Floats]]:
-    """The weights to write, and by name what the squared error at each input of those to be rounded counts."""
+def _write_folder(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> int:
+    folder_model.check_groups(checkpoint, request.grid.group)
+    beside = folder_texts(checkpoint, request.grid.group)
+    tensors = folder_model.plan_folder(checkpoint, _plain(checkpoint), request.grid)
+    size = safetensors_writer.file_nbytes(tensors) + sum(map(len, beside.values()))
+    check_space(request.to, size)
+    if texts:
+        source = _calibrated(checkpoint, request, texts, stage)
+        tensors = folder_model.plan_folder(checkpoint, source, request.grid)
+    with made_whole(request.to) as part, stage(f"writing {request.to.name}", len(tensors)) as done:
+        folder_model.write_folder(part, beside, tensors, done)
+    return size
+
+
+def _plain(checkpoint: Checkpoint) -> Source:
+    return Source(Weights(checkpoint), {})
+
+
+def _calibrated(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> Source:
     windows = calibration_windows(texts, checkpoint.build_tokenizer())
-    rounding = ROUNDINGS[request.type_name]
-    grid = Grid(rounding.bits, GROUP, rounding.zero)
-    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, grid, stage)
+    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, request.grid, stage)
     weights = Weights(checkpoint, found.scales)
     if request.method == "gptq":  # of scaled weights: half the divergence that it leaves without (0.12 and 0.24 nats)
-        compensate(checkpoint.spec, weights, windows, grid, stage)
-    return weights, found.importance
+        compensate(checkpoint.spec, weights, windows, request.grid, stage)
+    return Source(weights, found.importance)

@@ -103,7 +103,7 @@ class Tokenizer:
 
         Raises ModelFileError where the tokenizer is of a kind that typebar does not run or its arrays disagree.
         """
-        pre = _gguf_pre_tokenizer(metadata)
+        pre = gguf_pre_tokenizer(metadata)
         tokens, merges = _gguf_strings(metadata, "tokens"), _gguf_strings(metadata, "merges")
         types = token_types(metadata, len(tokens))
         left_out = types.translate(_LEFT_OUT)
@@ -234,7 +234,8 @@ def _gguf_id(metadata: Mapping[str, Any], name: str, vocab_size: int) -> int | N
     return id
 
 
-def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
+def gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
+    """How a GGUF file cuts text. ModelFileError for a way that typebar does not know."""
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(
