@@ -36,8 +36,18 @@ def quantize(
             help="rtn: to the nearest code; awq: inputs that matter more finely; gptq: also making up for errors."
         ),
     ] = "rtn",
+    target_bpw: Annotated[
+        float | None,
+        typer.Option(
+            help="Types matrix by matrix instead of --bits, by measured effect: so many bits a weight in all, from 4.5."
+        ),
+    ] = None,
+    target_kl: Annotated[
+        float | None,
+        typer.Option(help="The same, until predictions differ by at most so many nats from the source's."),
+    ] = None,
     calibration: Annotated[
-        str, typer.Option(help="For awq and gptq, a text file; builtin: typebar's own, Chinese, English and code.")
+        str, typer.Option(help="For all but plain rtn, a text file; builtin: typebar's own, Chinese, English and code.")
     ] = "builtin",
 ) -> None:
     """Write a model with fewer bits a weight: a GGUF file, as llama.cpp reads, or a folder, as vLLM does.
@@ -49,7 +59,10 @@ def quantize(
     from typebar.quantize.quantize import Request
     from typebar.quantize.quantize import quantize as write
 
-    request = Request(to, bits, symmetric=not asymmetric, method=method, calibration=calibration, group=group)
+    request = Request(to, bits, not asymmetric, method, calibration, group, target_bpw, target_kl)
     request.check()
-    size = write(resolve_model(source).path, request, stage)
-    print(f"{to}: {megabytes(size)}")
+    written = write(resolve_model(source).path, request, stage)
+    if mixed := written.mixed:
+        print("\n".join(mixed.lines))
+        print(f"{mixed.bits:.2f} bits a weight, KL {mixed.divergence:.3g} nats over {mixed.predictions} predictions")
+    print(f"{to}: {megabytes(written.nbytes)}")

@@ -67,10 +67,9 @@ def _file_type(checkpoint: Checkpoint, types: Types) -> int:
     """By the type of most weights of the layers."""
     counts: Counter[str] = Counter()
     for name, type_name in types.items():
-        if name.startswith("layers."):
+        if name.startswith("layers.") and type_name in ROUNDINGS:
             counts[type_name] += math.prod(checkpoint.tensors[name].shape)
-    [(most, _)] = counts.most_common(1)
-    return ROUNDINGS[most].file_type
+    return ROUNDINGS[counts.most_common(1)[0][0]].file_type if counts else ROUNDINGS[HEAD_TYPE].file_type
 
 
 def _bytes(source: Source, name: str, type_name: str, rows: Rows | None) -> Bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BY_NAME
@@ -25,6 +26,14 @@ class Scales:
         if self.rows is not None:
             values = values * (self.rows if values.ndim == 1 else self.rows[:, None])
         return values
+
+
+class Readable(Protocol):
+    """Numbers by canonical name."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str) -> Floats: ...
 
 
 class Weights:
@@ -54,3 +63,27 @@ class Weights:
         values = dequantize(tensor.read(), tensor.type, tensor.shape)
         scales = self._scales.get(name)
         return scales.apply(values) if scales else values
+
+
+class HeldLayer:
+    """The weights of a layer, each read once until `forget`, those in `replaced` as they are there."""
+
+    def __init__(self, weights: Readable) -> None:
+        self._weights = weights
+        self._held: dict[str, Floats] = {}
+        self.replaced: dict[str, Floats] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def read(self, name: str) -> Floats:
+        if name in self.replaced:
+            return self.replaced[name]
+        if not name.startswith("layers."):
+            return self._weights.read(name)
+        if name not in self._held:
+            self._held[name] = self._weights.read(name)
+        return self._held[name]
+
+    def forget(self) -> None:
+        self._held.clear()
