@@ -113,6 +113,9 @@ def test_llama_cpp_runs_it_as_we_do(options, smollm_path, tmp_path):
         ("folder", ("--group", 16), "--group must be 32, 64 or 128, got 16"),
         ("folder", ("--bits", 5), "--bits must be 4 for a folder"),
         ("folder", ("--asymmetric",), "--asymmetric must be left away for a folder"),
+        ("folder", ("--target-bpw", 5), "--target-bpw must be left away for a folder"),
+        ("q.gguf", ("--target-bpw", 4.4), "--target-bpw must be bits a weight from 4.5 (Q4_0) to 8.5 (Q8_0), got 4.4"),
+        ("q.gguf", ("--target-bpw", 5, "--target-kl", 0.1), "--target-kl must be left away with --target-bpw"),
         ("q.gguf", ("--calibration", "text.txt"), "--calibration must be left away"),
         ("q.gguf", ("--method", "awq", "--calibration", "/no/text.txt"), "/no/text.txt cannot be read"),
         ("nowhere/q.gguf", (), "make the folder"),
@@ -131,6 +134,19 @@ def test_calibrated_on_a_text(tiny_path, tmp_path):
     before, after = (weights_of(path)["layers.0.attn_norm"] for path in (tiny_path, made))
     assert not np.allclose(before, after)
     assert sorted(tmp_path.iterdir()) == [made, text]
+
+
+def test_mixed_types_are_told(tiny_path, tmp_path):
+    result = typebar("quantize", tiny_path, tmp_path / "q.gguf", "--target-bpw", 5)
+    assert result.returncode == 0, result.stderr
+    model, *layers, total, last = result.stdout.splitlines()
+    types = {name: tensor.type for name, tensor in open_checkpoint(tmp_path / "q.gguf").tensors.items()}
+    assert model.split() == ["model", "embed", types["embed"]]
+    for index, line in enumerate(layers):
+        q, o, gate, down = (types[f"layers.{index}.{part}"] for part in ("q", "o", "gate", "down"))
+        assert line.split() == [str(index), "q", "k", "v", q, "o", o, "gate", "up", gate, "down", down]
+    assert len(layers) == 2 and total.startswith(("4.", "5.00 ")) and " bits a weight, KL 0.0" in total
+    assert last.startswith(str(tmp_path / "q.gguf"))
 
 
 def test_what_is_there_stays(tiny_path, tmp_path):
