@@ -167,13 +167,12 @@ def test_error_of_weights_is_at_most_that_of_the_usual_rounding(group, method, t
         assert np.square(weights_of(folder)[name] - weights).mean() < 0.95 * np.square(usual - weights).mean()
 
 
-@pytest.mark.parametrize("method", ["rtn", "awq"])
-def test_real_model(method, smollm_path, tmp_path):
+def test_real_model(smollm_path, tmp_path):
     """In groups of 64, as 576 inputs are."""
-    folder = made(smollm_path, tmp_path / "made", 64, method)
+    folder = made(smollm_path, tmp_path / "made", 64)
     tokens = open_checkpoint(smollm_path).build_tokenizer().encode(Path(__file__).read_text("utf-8"))[:256]
-    result = divergence(reference_of(folder, tokens), typebar_logits(folder, tokens))
-    assert result.mean_kl <= 0.002 and result.same_top_percent >= 96, result
+    result = divergence(reference_of(folder, tokens), typebar_logits(folder, tokens, "f32"))
+    assert result.mean_kl <= 0.0002 and result.same_top_percent >= 98, result
     assert_same_tokenizer(smollm_path, folder)
 
 
