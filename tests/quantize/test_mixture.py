@@ -165,3 +165,13 @@ def test_targets_out_of_range(options, told, tmp_path):
         Request(tmp_path / "q.gguf", **options).check()
     with pytest.raises(ParameterError, match="left away for a folder"):
         Request(tmp_path / "folder", target_bits=5.0).check()
+
+
+def test_what_has_the_type_already_stays_as_it_is(tmp_path):
+    source = write_tiny_gguf(tmp_path / "m.gguf", types={"down": "Q5_0", "gate": "Q4_0", "up": "Q4_0"}).path
+    mixed = written(source, tmp_path / "q.gguf", target_bits=8.0)
+    before, after = (open_checkpoint(path).tensors for path in (source, tmp_path / "q.gguf"))
+    assert {mixed.types[f"layers.{index}.down"] for index in range(2)} == {"Q5_0"}
+    assert {mixed.types[f"layers.{index}.{part}"] for index in range(2) for part in ("gate", "up")} == {"Q4_0"}
+    for name in ("layers.0.down", "layers.1.gate"):
+        assert np.array_equal(before[name].read(), after[name].read())

@@ -44,7 +44,7 @@ def plan_gguf(checkpoint: Checkpoint, source: Source, types: Types) -> tuple[Ent
         wanted = written_type(tensor.shape, types.get(canonical))
         rows = interleaved_rows(checkpoint.spec, canonical) if from_folder else None
         make: Callable[[], Bytes]
-        if tensor.type == wanted and rows is None and not source.weights.changed(canonical):
+        if rows is None and source.weights.is_as_read(canonical, wanted):
             make = tensor.read
         else:
             make = partial(_bytes, source, canonical, wanted, rows)

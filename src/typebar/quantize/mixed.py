@@ -112,7 +112,8 @@ class Mixer:
         with self.stage("rounding", len(changed)) as done:
             for name in changed:
                 rounded.pop(name, None)
-                rounded[name] = self.source.rounded(name, None, ROUNDINGS[types[name]].grid)
+                if not self.source.weights.is_as_read(name, types[name]):
+                    rounded[name] = self.source.rounded(name, None, ROUNDINGS[types[name]].grid)
                 done(1)
         self.types = dict(types)
 

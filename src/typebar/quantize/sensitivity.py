@@ -105,6 +105,9 @@ class _Measurement:
         """`weights` in SMALLEST, and for each type the squared error of the outputs for `x`, or of all weights."""
         values, errors = weights, {}
         for type_name, rounding in ROUNDINGS.items():
+            if self.source.weights.is_as_read(name, type_name):
+                errors[type_name] = 0.0
+                continue
             try:
                 importance = self.source.importance.get(name)
                 rounded = round_weights(weights, rounding.bits, GROUP, rounding.zero, importance).values()
@@ -118,27 +121,29 @@ class _Measurement:
 
     def _found(self, stage: Stage) -> list[Part]:
         self.held.forget()
-        states = [self.forward.normed(state, "final_norm") for state in self.states]
-        name, usable = head_name(self.checkpoint), self.checkpoint.usable_vocab
-        head = self.source.weights.read(name)[:usable]
+        expected, *states = (self.forward.normed(state, "final_norm") for state in self.states)
+        name = head_name(self.checkpoint)
+        head = self.source.weights.read(name)[: self.checkpoint.usable_vocab]
         found: list[float] = []
-        with stage("comparing predictions", len(states) - 1) as done:
-            for start in range(1, len(states), TOGETHER):
+        with stage("comparing predictions", len(states)) as done:
+            for start in range(0, len(states), TOGETHER):
                 some = states[start : start + TOGETHER]
-                found += divergences(states[0], head, some, head)
+                found += divergences(expected, head, some, head)
                 done(len(some))
         parts = [self._part(names, kl, errors) for (names, errors), kl in zip(self.parts, found, strict=True)]
         if head.shape[1] % GROUP:
             return parts
+        if name == "embed":  # both ends of the model are rounded
+            return [self._head(name, expected, states[0], head), *parts[1:]]
+        return [self._head(name, expected, expected, head), *parts]
+
+    def _head(self, name: str, expected: Floats, state: Floats, head: Floats) -> Part:
+        """The output layer, of final states `state` where it is rounded and of `expected` where it is not."""
         sample = np.ascontiguousarray(head[:: -(-len(head) // SAMPLED_ROWS)])
-        _, errors = self._rounded(name, sample, states[0])
-        if name == "embed":  # both ends of the model
-            [state, parts] = states[1], parts[1:]
-        else:
-            state = states[0]
-        rounded = self.source.rounded(name, None, ROUNDINGS[SMALLEST].grid).values()[:usable]
-        [kl] = divergences(states[0], head, [state], rounded)
-        return [self._part((name,), kl, errors), *parts]
+        _, errors = self._rounded(name, sample, expected)
+        rounded = self.source.rounded(name, None, ROUNDINGS[SMALLEST].grid).values()[: len(head)]
+        [kl] = divergences(expected, head, [state], rounded)
+        return self._part((name,), kl, errors)
 
     def _part(self, names: tuple[str, ...], kl: float, errors: Mapping[str, float]) -> Part:
         weights = sum(int(np.prod(self.checkpoint.tensors[name].shape)) for name in names)

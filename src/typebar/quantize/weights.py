@@ -47,8 +47,9 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def changed(self, name: str) -> bool:
-        return name in self._scales or name in self.rounded
+    def is_as_read(self, name: str, type_name: str) -> bool:
+        """Whether the file has a tensor in this type, and it is neither scaled nor rounded."""
+        return self._tensors[name].type == type_name and name not in self._scales and name not in self.rounded
 
     def read(self, name: str) -> Floats:
         """float32, in the shape and row order of the file. Raises ModelFileError."""
