@@ -210,7 +210,7 @@ def _calibrated(checkpoint: Checkpoint, request: Request, texts: list[Text], sta
 
 
 def _fitted(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> Source:
-    """Scaled and, by gptq, rounded: that leaves half the divergence that it does without scales (0.12 and 0.24 nats)."""
+    """Scaled and, by gptq, rounded: half the divergence that it leaves without scales (0.12 and 0.24 nats)."""
     source = _calibrated(checkpoint, request, texts, stage)
     if request.method == "gptq":
         windows = calibration_windows(texts, checkpoint.build_tokenizer())
