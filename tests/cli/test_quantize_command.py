@@ -105,10 +105,17 @@ def test_llama_cpp_runs_it_as_we_do(options, smollm_path, tmp_path):
 @pytest.mark.parametrize(
     ("to", "options", "told"),
     [
-        ("q.bin", (), "DST must be the name of a file that ends in .gguf"),
+        ("q.bin", (), "DST must be the name of a file that ends in .gguf, or of a folder"),
         ("q.gguf", ("--method", "magic"), "--method must be rtn or awq or gptq"),
         ("q.gguf", ("--bits", 3), "--bits must be 4, 5 or 8, got 3"),
         ("q.gguf", ("--bits", 8, "--asymmetric"), "--asymmetric must be left away"),
+        ("q.gguf", ("--group", 64), "--group must be 32 for a GGUF file; a folder takes 32, 64 and 128, got 64"),
+        ("folder", ("--group", 16), "--group must be 32, 64 or 128, got 16"),
+        ("folder", ("--bits", 5), "--bits must be 4 for a folder"),
+        ("folder", ("--asymmetric",), "--asymmetric must be left away for a folder"),
+        ("folder", ("--target-bpw", 5), "--target-bpw must be left away for a folder"),
+        ("q.gguf", ("--target-bpw", 4.4), "--target-bpw must be bits a weight from 4.5 (Q4_0) to 8.5 (Q8_0), got 4.4"),
+        ("q.gguf", ("--target-bpw", 5, "--target-kl", 0.1), "--target-kl must be left away with --target-bpw"),
         ("q.gguf", ("--calibration", "text.txt"), "--calibration must be left away"),
         ("q.gguf", ("--method", "awq", "--calibration", "/no/text.txt"), "/no/text.txt cannot be read"),
         ("nowhere/q.gguf", (), "make the folder"),
@@ -129,6 +136,19 @@ def test_calibrated_on_a_text(tiny_path, tmp_path):
     assert sorted(tmp_path.iterdir()) == [made, text]
 
 
+def test_mixed_types_are_told(tiny_path, tmp_path):
+    result = typebar("quantize", tiny_path, tmp_path / "q.gguf", "--target-bpw", 5)
+    assert result.returncode == 0, result.stderr
+    model, *layers, total, last = result.stdout.splitlines()
+    types = {name: tensor.type for name, tensor in open_checkpoint(tmp_path / "q.gguf").tensors.items()}
+    assert model.split() == ["model", "embed", types["embed"]]
+    for index, line in enumerate(layers):
+        q, o, gate, down = (types[f"layers.{index}.{part}"] for part in ("q", "o", "gate", "down"))
+        assert line.split() == [str(index), "q", "k", "v", q, "o", o, "gate", "up", gate, "down", down]
+    assert len(layers) == 2 and total.startswith(("4.", "5.00 ")) and " bits a weight, KL 0.0" in total
+    assert last.startswith(str(tmp_path / "q.gguf"))
+
+
 def test_what_is_there_stays(tiny_path, tmp_path):
     there = tmp_path / "q.gguf"
     there.write_text("mine")
@@ -137,10 +157,11 @@ def test_what_is_there_stays(tiny_path, tmp_path):
     assert there.read_text() == "mine" and list(tmp_path.iterdir()) == [there]
 
 
-def test_full_disk_leaves_nothing(tiny_path, tmp_path):
+@pytest.mark.parametrize("to", [("q.gguf",), ("folder", "--group", "32")])
+def test_full_disk_leaves_nothing(to, tiny_path, tmp_path):
     """The limit on the size of files stands for it: a write fails half way."""
-    command = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash", *TYPEBAR, "quantize", str(tiny_path)]
-    result = subprocess.run([*command, str(tmp_path / "q.gguf")], capture_output=True, text=True)
+    command = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash", *TYPEBAR, "quantize", str(tiny_path), *to]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 1 and "too large" in result.stderr.lower()
     assert list(tmp_path.iterdir()) == []
 
@@ -162,5 +183,5 @@ def test_damaged_weight_is_named(tmp_path):
         file.seek(tensor.offset)
         file.write(np.float32(np.nan).tobytes())
     result = typebar("quantize", source, tmp_path / "q.gguf")
-    assert result.returncode == 1 and "'layers.1.up' cannot be rounded to Q4_0" in result.stderr
+    assert result.returncode == 1 and "'layers.1.up' cannot be rounded to 4 bits" in result.stderr
     assert list(tmp_path.iterdir()) == [source]

@@ -58,4 +58,4 @@ def test_weight_that_is_not_finite_is_told_by_name(tmp_path):
     broken[3, 3] = np.inf
     weights.read = lambda name: broken if name == "layers.1.gate" else Weights.read(weights, name)
     with np.errstate(all="ignore"), pytest.raises(ModelFileError, match=r"layers\.1\.gate.*cannot be rounded"):
-        compensate(checkpoint.spec, weights, [[1, 2, 3, 4]], GRIDS[0], silent)
+        compensate(checkpoint.spec, weights, [[1, 2, 3, 4]], {"layers.1.gate": GRIDS[0]}, silent)

@@ -8,7 +8,7 @@ import numpy as np
 
 from typebar.model.block_types import BY_NAME
 from typebar.model.dequantize import Bytes
-from typebar.quantize.rounding import Rounded, Zero
+from typebar.quantize.rounding import Grid, Rounded, Zero
 
 GROUP = 32
 
@@ -20,6 +20,10 @@ class Rounding:
     bits: int
     zero: Zero
     file_type: int
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.bits, GROUP, self.zero)
 
 
 ROUNDINGS: dict[str, Rounding] = {

@@ -7,7 +7,7 @@ the outputs when the columns k > j change by −e·U[j, k] / U[j, j].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,25 +81,29 @@ def _round_group(
         left[:, at + 1 : end] -= error[:, None] * factor[at, at + 1 : end]
 
 
-def compensate(spec: ModelSpec, weights: Weights, windows: Sequence[Sequence[int]], grid: Grid, stage: Stage) -> None:
-    """Round the matrices of all layers in `weights`, each for what comes out of the rounded layers before it over
-    `windows` of token ids. One layer is in memory at a time. ModelFileError for weights that no f16 scale holds.
+def compensate(
+    spec: ModelSpec, weights: Weights, windows: Sequence[Sequence[int]], grids: Mapping[str, Grid], stage: Stage
+) -> None:
+    """Round those matrices of the layers in `weights` that `grids` names, each for what comes out of the rounded layers
+    before it over `windows` of token ids. One layer is in memory at a time. ModelFileError for weights that no f16
+    scale holds.
     """
     forward = ForwardPass(spec, weights, windows)
     with stage("rounding", spec.num_layers) as done:
         for index in range(spec.num_layers):
             before = forward.hidden
             for site in sites(spec, index, forward.layer(index)):
-                if site.x.shape[1] % grid.group == 0:
-                    _round_matrices(weights, site.matrices, InputProducts.of(site.x), grid)
+                names = [name for name in site.matrices if name in grids]
+                if names:
+                    _round_matrices(weights, names, InputProducts.of(site.x), grids)
             forward.hidden = before
             forward.layer(index)
             done(1)
 
 
-def _round_matrices(weights: Weights, names: Sequence[str], inputs: InputProducts, grid: Grid) -> None:
+def _round_matrices(weights: Weights, names: Sequence[str], inputs: InputProducts, grids: Mapping[str, Grid]) -> None:
     for name in names:
         try:
-            weights.rounded[name] = round_compensated(weights.read(name), inputs, grid)
+            weights.rounded[name] = round_compensated(weights.read(name), inputs, grids[name])
         except ValueError as error:
             raise ModelFileError(f"tensor {name!r} cannot be rounded: {error}") from error

@@ -10,7 +10,7 @@ import numpy as np
 from typebar.model.dequantize import Floats
 from typebar.model.rope import half_split_rows, inverse_frequencies
 from typebar.model.spec import ModelSpec
-from typebar.quantize.weights import Weights
+from typebar.quantize.weights import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ForwardPass:
     `hidden` [tokens, hidden size]: what the layers run so far have come to.
     """
 
-    def __init__(self, spec: ModelSpec, weights: Weights, windows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, spec: ModelSpec, weights: Readable, windows: Sequence[Sequence[int]]) -> None:
         self._spec, self._weights = spec, weights
         self.hidden = weights.read("embed")[np.concatenate([np.asarray(window) for window in windows])]
         ends = np.cumsum([len(window) for window in windows]).tolist()
@@ -39,10 +39,10 @@ class ForwardPass:
 
     def layer(self, index: int) -> LayerInputs:
         """Run the layer `index`; returns its inputs."""
-        qkv = self._norm(self.hidden, f"layers.{index}.attn_norm")
+        qkv = self.normed(self.hidden, f"layers.{index}.attn_norm")
         o = self._attention(index, qkv)
         self.hidden = self.hidden + self._linear(index, "o", o)
-        gate_up = self._norm(self.hidden, f"layers.{index}.mlp_norm")
+        gate_up = self.normed(self.hidden, f"layers.{index}.mlp_norm")
         gate = self._linear(index, "gate", gate_up)
         with np.errstate(over="ignore"):
             gate /= 1 + np.exp(-gate)
@@ -50,15 +50,16 @@ class ForwardPass:
         self.hidden += self._linear(index, "down", down)
         return LayerInputs(qkv, o, gate_up, down)
 
+    def normed(self, x: Floats, name: str) -> Floats:
+        """`x` through the norm `name`."""
+        mean = np.square(x).mean(axis=-1, keepdims=True)
+        normalized: Floats = x / np.sqrt(mean + np.float32(self._spec.rms_norm_eps))
+        return normalized * self._weights.read(name)
+
     def _linear(self, index: int, part: str, x: Floats) -> Floats:
         name = f"layers.{index}.{part}"
         y = x @ self._weights.read(name).T
         return y + self._weights.read(f"{name}_bias") if f"{name}_bias" in self._weights else y
-
-    def _norm(self, x: Floats, name: str) -> Floats:
-        mean = np.square(x).mean(axis=-1, keepdims=True)
-        normalized: Floats = x / np.sqrt(mean + np.float32(self._spec.rms_norm_eps))
-        return normalized * self._weights.read(name)
 
     def _attention(self, index: int, x: Floats) -> Floats:
         spec = self._spec
@@ -78,7 +79,7 @@ class ForwardPass:
             y = y[:, half_split_rows(count, spec.head_dim)]
         y = y.reshape(len(x), count, spec.head_dim)
         if spec.qk_norm:
-            y = self._norm(y, f"layers.{index}.{part}_norm")
+            y = self.normed(y, f"layers.{index}.{part}_norm")
         for window in self._windows:
             y[window] = self._rotated(y[window])
         return y

@@ -2,90 +2,81 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from typebar.errors import ModelFileError
 from typebar.model.checkpoint import Checkpoint
-from typebar.model.dequantize import Bytes, Floats
+from typebar.model.dequantize import Bytes
 from typebar.model.gguf import GGUFFile
 from typebar.model.names import gguf_names
-from typebar.model.rope import RopeSpec, half_split_rows, inverse_frequencies
+from typebar.model.rope import RopeSpec, inverse_frequencies
 from typebar.model.spec import ModelSpec
 from typebar.quantize import gguf_metadata
 from typebar.quantize.block_codes import GROUP, ROUNDINGS, encode
 from typebar.quantize.gguf_entries import Entries
 from typebar.quantize.gguf_writer import NewTensor
-from typebar.quantize.rounding import round_weights
-from typebar.quantize.weights import Weights
+from typebar.quantize.rounded_tensor import Rows, Source, interleaved_rows
 
 HEAD_TYPE = "Q8_0"  # of the output layer, which decides between near likelihoods
 
+Types = Mapping[str, str]  # of the matrices, by canonical name
 
-def plan_gguf(
-    checkpoint: Checkpoint, weights: Weights, type_name: str, importance: Mapping[str, Floats]
-) -> tuple[Entries, list[NewTensor]]:
-    """Entries and tensors of a file whose matrices have the type `type_name`, but for the output layer.
 
-    `importance`: by canonical name of a matrix, what the squared error at each of its inputs counts.
-    """
+def uniform_types(checkpoint: Checkpoint, type_name: str) -> dict[str, str]:
+    """All matrices of one type, but for the output layer."""
+    head = "embed" if checkpoint.spec.tied_embeddings else "head"
+    matrices = (name for name, tensor in checkpoint.tensors.items() if len(tensor.shape) == 2)
+    return {name: HEAD_TYPE if name == head else type_name for name in matrices}
+
+
+def plan_gguf(checkpoint: Checkpoint, source: Source, types: Types) -> tuple[Entries, list[NewTensor]]:
+    """Entries and tensors of a file whose matrices have `types`, those whose rows are not whole groups F16."""
     names = {canonical: name for name, canonical in gguf_names(checkpoint.spec).items()}
     from_folder = checkpoint.path.is_dir()
     tensors = []
     for canonical, tensor in checkpoint.tensors.items():
-        is_head = canonical in ("head", "embed") and not (canonical == "embed" and "head" in checkpoint.tensors)
-        wanted = _type(tensor.shape, HEAD_TYPE if is_head else type_name)
-        rows = _rows(checkpoint.spec, canonical) if from_folder else None
+        wanted = written_type(tensor.shape, types.get(canonical))
+        rows = interleaved_rows(checkpoint.spec, canonical) if from_folder else None
         make: Callable[[], Bytes]
-        if tensor.type == wanted and rows is None and not weights.changed(canonical):
+        if rows is None and source.weights.is_as_read(canonical, wanted):
             make = tensor.read
         else:
-            make = partial(_bytes, weights, canonical, wanted, rows, importance.get(canonical))
+            make = partial(_bytes, source, canonical, wanted, rows)
         tensors.append(NewTensor(names[canonical], wanted, tensor.shape, make))
-    file_type = ROUNDINGS[type_name].file_type
+    file_type = _file_type(checkpoint, types)
     if from_folder:
         entries = gguf_metadata.of_folder(checkpoint.spec, checkpoint.path, file_type)
         return entries, tensors + _rope_divisors(checkpoint.spec)
     return gguf_metadata.of_gguf(_first_shard(checkpoint.path), file_type), tensors + _others(checkpoint, tensors)
 
 
-def _type(shape: tuple[int, ...], wanted: str) -> str:
+def written_type(shape: tuple[int, ...], wanted: str | None) -> str:
     """Vectors stay exact, as do matrices whose rows are not whole groups, to f16."""
-    if len(shape) == 1:
+    if wanted is None:
         return "F32"
     return "F16" if shape[-1] % GROUP else wanted
 
 
-def _bytes(
-    weights: Weights, name: str, type_name: str, rows: NDArray[np.intp] | None, importance: Floats | None
-) -> Bytes:
-    if name in weights.rounded:
-        rounded = weights.rounded[name]
-        return encode(rounded if rows is None else rounded.taken(rows), type_name)
-    values = weights.read(name)
-    if rows is not None:
-        values = values[rows]
-    if type_name not in ROUNDINGS:
-        return values.astype({"F32": np.float32, "F16": np.float16}[type_name]).reshape(-1).view(np.uint8)
-    rounding = ROUNDINGS[type_name]
-    try:
-        return encode(round_weights(values, rounding.bits, GROUP, rounding.zero, importance), type_name)
-    except ValueError as error:
-        raise ModelFileError(f"tensor {name!r} cannot be rounded to {type_name}: {error}") from error
+def _file_type(checkpoint: Checkpoint, types: Types) -> int:
+    """By the type of most weights of the layers."""
+    counts: Counter[str] = Counter()
+    for name, type_name in types.items():
+        if name.startswith("layers.") and type_name in ROUNDINGS:
+            counts[type_name] += math.prod(checkpoint.tensors[name].shape)
+    return ROUNDINGS[counts.most_common(1)[0][0]].file_type if counts else ROUNDINGS[HEAD_TYPE].file_type
 
 
-def _rows(spec: ModelSpec, canonical: str) -> NDArray[np.intp] | None:
-    """Row r of the file is row rows[r] of a folder's; None where the orders agree."""
-    part = canonical.rsplit(".", 1)[-1].removesuffix("_bias")
-    heads = {"q": spec.num_heads, "k": spec.num_kv_heads}.get(part)
-    if spec.architecture != "llama" or heads is None:
-        return None
-    return np.argsort(half_split_rows(heads, spec.head_dim))
+def _bytes(source: Source, name: str, type_name: str, rows: Rows | None) -> Bytes:
+    if type_name in ROUNDINGS:
+        return encode(source.rounded(name, rows, ROUNDINGS[type_name].grid), type_name)
+    number = {"F32": np.float32, "F16": np.float16}[type_name]
+    return source.values(name, rows).astype(number).reshape(-1).view(np.uint8)
 
 
 def _rope_divisors(spec: ModelSpec) -> list[NewTensor]:

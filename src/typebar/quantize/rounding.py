@@ -26,6 +26,7 @@ class Zero(Enum):
 
     CENTRE = "the code in the middle"
     ANYWHERE = "the offset is an f16 of its own"
+    CODE = "a code of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,10 @@ def _candidates(groups: Floats, bits: int, zero: Zero) -> Iterator[tuple[Floats,
         for beyond in BEYOND:
             scale = _stored(extreme / -(half + beyond))
             yield scale, -half * scale
+    elif zero is Zero.CODE:
+        for share in RANGES:
+            scale = _stored((high - low) * share / top)
+            yield scale, -scale * np.rint(np.divide(-low * share, scale, out=np.zeros_like(scale), where=scale != 0))
     else:
         low, high = groups.min(axis=2), groups.max(axis=2)
         middle = (low + high) / 2

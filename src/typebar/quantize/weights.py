@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from typebar.errors import ModelFileError
 from typebar.model.block_types import BY_NAME
@@ -27,6 +28,14 @@ class Scales:
         return values
 
 
+class Readable(Protocol):
+    """Numbers by canonical name."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str) -> Floats: ...
+
+
 class Weights:
     """Reads a tensor at a time, those named in `scales` scaled, those in `rounded` as they are there."""
 
@@ -38,8 +47,9 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def changed(self, name: str) -> bool:
-        return name in self._scales or name in self.rounded
+    def is_as_read(self, name: str, type_name: str) -> bool:
+        """Whether the file has a tensor in this type, and it is neither scaled nor rounded."""
+        return self._tensors[name].type == type_name and name not in self._scales and name not in self.rounded
 
     def read(self, name: str) -> Floats:
         """float32, in the shape and row order of the file. Raises ModelFileError."""
@@ -54,3 +64,27 @@ class Weights:
         values = dequantize(tensor.read(), tensor.type, tensor.shape)
         scales = self._scales.get(name)
         return scales.apply(values) if scales else values
+
+
+class HeldLayer:
+    """The weights of a layer, each read once until `forget`, those in `replaced` as they are there."""
+
+    def __init__(self, weights: Readable) -> None:
+        self._weights = weights
+        self._held: dict[str, Floats] = {}
+        self.replaced: dict[str, Floats] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def read(self, name: str) -> Floats:
+        if name in self.replaced:
+            return self.replaced[name]
+        if not name.startswith("layers."):
+            return self._weights.read(name)
+        if name not in self._held:
+            self._held[name] = self._weights.read(name)
+        return self._held[name]
+
+    def forget(self) -> None:
+        self._held.clear()

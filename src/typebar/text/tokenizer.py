@@ -131,7 +131,7 @@ class Tokenizer:
             added = [token for token in added if token.special]
             core = _gguf_sentence_piece(metadata, tokens, types)
         else:
-            pre = _gguf_pre_tokenizer(metadata)
+            pre = gguf_pre_tokenizer(metadata)
             core = _gguf_byte_pairs(metadata, tokens, types, pre)
         names = ("bos", "eos", "eot", "eom", "unknown", "padding")
         ids = {name: _gguf_id(metadata, name, len(tokens)) for name in names}
@@ -282,7 +282,8 @@ def _gguf_id(metadata: Mapping[str, Any], name: str, vocab_size: int) -> int | N
     return id
 
 
-def _gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
+def gguf_pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
+    """How a GGUF file cuts text. ModelFileError for a way that typebar does not know."""
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(

@@ -35,7 +35,7 @@ _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _LLAMA3_SPLIT = _QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-_WORDS = {
+WORDS = {
     (("Split", _QWEN2_SPLIT, "Isolated", False), ("ByteLevel", False, False)): "qwen2",
     (("Split", _LLAMA3_SPLIT, "Isolated", False), ("ByteLevel", False, False)): "llama3",
     (("Digits", True), ("ByteLevel", False, True)): "smollm",
@@ -179,7 +179,7 @@ def _pre_tokenizer(path: Path, data: Mapping[str, Any]) -> PreTokenizer:
             raise ModelFileError(f"{path}: its tokens have a {key}, which typebar's byte-level BPE lacks")
     pre = data.get("pre_tokenizer") or {}
     steps = tuple(_step(step) for step in pre.get("pretokenizers", [pre]))
-    if steps not in _WORDS:
+    if steps not in WORDS:
         raise ModelFileError(
             f"{path} cuts text in a way that typebar does not know: {str(steps)[:300]} (it knows Qwen2, Llama 3, "
             "SmolLM and GPT-2); a guess would give wrong token ids"
@@ -190,11 +190,11 @@ def _pre_tokenizer(path: Path, data: Mapping[str, Any]) -> PreTokenizer:
             f"{path} cuts text in a way that typebar does not know: it changes it first ({normalizer['type']}), "
             "where typebar knows NFC; a guess would give wrong token ids"
         )
-    return PreTokenizer(_WORDS[steps], nfc=bool(normalizer), whole_words=bool(model.get("ignore_merges")))
+    return PreTokenizer(WORDS[steps], nfc=bool(normalizer), whole_words=bool(model.get("ignore_merges")))
 
 
 def _step(step: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What matters of a pre-tokenizer, as in _WORDS."""
+    """What matters of a pre-tokenizer, as in WORDS."""
     match step:
         case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior}:
             return "Split", pattern, behavior, step.get("invert", False)
