@@ -49,7 +49,6 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   const AttentionSequence& sequence = layer.sequences[unit.sequence];
   const AttentionShape& shape = layer.shape;
   const std::size_t row = std::size_t(sequence.first_row) + unit.token_begin;
-  const std::size_t head_offset = std::size_t(unit.kv_head) * layer.head_stride;
   AttentionTask task{};
   task.query = layer.query + row * layer.query_stride + std::size_t(unit.kv_head) * shape.group() * shape.head_dim;
   task.query_stride = layer.query_stride;
@@ -60,8 +59,8 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   task.segment_begin = segment * kKvSegment;
   task.segment_end = task.segment_begin + kKvSegment;
   task.scale = layer.scale;
-  task.keys = layer.keys + head_offset;
-  task.values = layer.values + head_offset;
+  task.format = layer.format;
+  task.cache = layer.cache + std::size_t(unit.kv_head) * layer.head_stride;
   task.block_stride = layer.block_stride;
   task.block_table = sequence.block_table;
   task.maxima = result.maxima;

@@ -52,10 +52,10 @@ struct AttentionLayer {
   std::span<const AttentionSequence> sequences;
   const float* query;  // [row][query_stride], the heads side by side from [0] on
   int query_stride;
-  const std::uint16_t* keys;  // of KV head 0, see KvCache
-  const std::uint16_t* values;
-  std::size_t block_stride;  // f16 elements between blocks
-  std::size_t head_stride;   // f16 elements between KV heads of a block
+  KvFormat format;
+  const std::byte* cache;    // of KV head 0, see KvCache
+  std::size_t block_stride;  // bytes between blocks
+  std::size_t head_stride;   // bytes between KV heads of a block
   float* partials;           // attention_partials(plan, head_dim) floats
   float* output;             // [row][output_stride], the heads side by side from [0] on
   int output_stride;

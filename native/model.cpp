@@ -52,7 +52,7 @@ Model::Model(ModelConfig config, int threads, const std::string& isa)
     : config_(checked(std::move(config))),
       kernels_(select_kernels(isa)),
       team_(threads),
-      kv_(config_.num_layers, config_.num_kv_heads, config_.head_dim, config_.kv_blocks) {
+      kv_(config_.kv_format, config_.num_layers, config_.num_kv_heads, config_.head_dim, config_.kv_blocks) {
   const int half = config_.head_dim / 2;
   cosine_.resize(std::size_t(config_.max_positions) * half);
   sine_.resize(cosine_.size());
@@ -210,8 +210,8 @@ void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights&
     for (int head = 0; head < config_.num_kv_heads; ++head) {
       if (w.k_norm) kernels_.rms_norm(k + head * dim, w.k_norm, dim, config_.rms_norm_eps, k + head * dim);
       kernels_.rotate(k + head * dim, cosine, sine, dim);
-      kernels_.store_key(k + head * dim, dim, position % kKvBlock, kv_.keys(index, head) + block);
-      kernels_.store_value(v + head * dim, dim, position % kKvBlock, kv_.values(index, head) + block);
+      kernels_.store_kv(kv_.format(), k + head * dim, v + head * dim, dim, position % kKvBlock,
+                        kv_.pool(index, head) + block);
     }
   });
 }
@@ -225,8 +225,8 @@ void Model::attend(int member, int index) {
       .sequences = attention_sequences_,
       .query = scratch_.qkv,
       .query_stride = qkv_stride(),
-      .keys = kv_.keys(index, 0),
-      .values = kv_.values(index, 0),
+      .format = kv_.format(),
+      .cache = kv_.pool(index, 0),
       .block_stride = kv_.block_stride(),
       .head_stride = kv_.head_stride(),
       .partials = attention_partials_.data(),

@@ -39,6 +39,7 @@ struct ModelConfig {
   int max_step_tokens = 0;
   int max_step_sequences = 0;
   bool screened_head = true;  // where the output layer allows it
+  KvFormat kv_format = KvFormat::f16;
 
   int query_size() const { return num_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }

@@ -17,19 +17,31 @@ using namespace typebar;
 
 namespace {
 
-constexpr std::uint16_t kHalfNan = 0x7e00;
+// What a key or value of one head is in the cache.
+std::vector<float> held(KvFormat format, const float* values, int count) {
+  float largest = 0;
+  for (int d = 0; d < count; ++d) largest = std::max(largest, std::fabs(values[d]));
+  std::vector<float> result(count);
+  for (int d = 0; d < count; ++d) {
+    result[d] = format == KvFormat::f16 ? half_to_float(float_to_half(values[d]))
+                                        : largest / 127 * std::nearbyint(values[d] * (127 / largest));
+  }
+  return result;
+}
 
 // Sequences in a pool whose other slots are all NaN, with shuffled block tables that end with the last position.
 struct World {
+  KvFormat format;
   AttentionShape shape;
   float scale;
   std::vector<int> lengths;
   std::vector<std::vector<std::int32_t>> tables;
   std::vector<std::vector<float>> queries, keys, values;  // [sequence][position][heads or kv_heads][head_dim]
-  std::vector<std::uint16_t> key_pool, value_pool;        // [block][kv_head] …
+  std::vector<std::byte> pool;                            // [block][kv_head] …
 
-  World(AttentionShape shape_, std::vector<int> lengths_, unsigned seed, float sharpness = 1)
-      : shape(shape_), scale(1 / std::sqrt(float(shape_.head_dim))), lengths(std::move(lengths_)) {
+  World(AttentionShape shape_, std::vector<int> lengths_, unsigned seed, float sharpness = 1,
+        KvFormat format_ = KvFormat::f16)
+      : format(format_), shape(shape_), scale(1 / std::sqrt(float(shape_.head_dim))), lengths(std::move(lengths_)) {
     for (std::size_t s = 0; s < lengths.size(); ++s) {
       const std::size_t kv = std::size_t(lengths[s]) * shape.kv_heads * shape.head_dim;
       queries.push_back(random_normal(kv * shape.group(), seed + 3 * s, sharpness));
@@ -42,7 +54,8 @@ struct World {
     }
   }
 
-  std::size_t block_stride() const { return std::size_t(shape.kv_heads) * shape.head_dim * kKvBlock; }
+  std::size_t head_stride() const { return kv_head_bytes(format, shape.head_dim); }
+  std::size_t block_stride() const { return std::size_t(shape.kv_heads) * head_stride(); }
 
   void allot_blocks(unsigned seed) {
     int total = 3;  // some that belong to nobody
@@ -55,37 +68,37 @@ struct World {
       tables.emplace_back(next, next + (length + 15) / 16);
       next += (length + 15) / 16;
     }
-    key_pool.assign(total * block_stride(), kHalfNan);
-    value_pool = key_pool;
+    pool.assign(total * block_stride(), std::byte{0xff});  // a NaN in f16 and in f32
   }
 
   void write(int s, int position) {
     const int dim = shape.head_dim;
     for (int h = 0; h < shape.kv_heads; ++h) {
       const std::size_t from = (std::size_t(position) * shape.kv_heads + h) * dim;
-      const std::size_t to = tables[s][position / 16] * block_stride() + std::size_t(h) * dim * kKvBlock;
-      scalar::kernels.store_key(&keys[s][from], dim, position % 16, &key_pool[to]);
-      scalar::kernels.store_value(&values[s][from], dim, position % 16, &value_pool[to]);
+      const std::size_t to = tables[s][position / 16] * block_stride() + std::size_t(h) * head_stride();
+      scalar::kernels.store_kv(format, &keys[s][from], &values[s][from], dim, position % 16, &pool[to]);
     }
   }
 
-  // Softmax attention of one (position, head) in double, over the keys and values that f16 holds.
+  // Softmax attention of one (position, head) in double, over the keys and values that the cache holds.
   std::vector<double> reference(int s, int position, int head) const {
     const int dim = shape.head_dim, kv_head = head / shape.group();
     const float* query = &queries[s][(std::size_t(position) * shape.heads + head) * dim];
-    const auto stored = [&](const std::vector<float>& from, int p, int d) -> double {
-      return half_to_float(float_to_half(from[(std::size_t(p) * shape.kv_heads + kv_head) * dim + d]));
+    const auto stored = [&](const std::vector<float>& from, int p) {
+      return held(format, &from[(std::size_t(p) * shape.kv_heads + kv_head) * dim], dim);
     };
     std::vector<double> scores(position + 1), out(dim, 0.0);
     for (int p = 0; p <= position; ++p) {
-      for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * stored(keys[s], p, d);
+      const std::vector<float> key = stored(keys[s], p);
+      for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * key[d];
     }
     const double largest = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (int p = 0; p <= position; ++p) {
       const double weight = std::exp(scores[p] - largest);
       sum += weight;
-      for (int d = 0; d < dim; ++d) out[d] += weight * stored(values[s], p, d);
+      const std::vector<float> value = stored(values[s], p);
+      for (int d = 0; d < dim; ++d) out[d] += weight * value[d];
     }
     for (double& o : out) o /= sum;
     return out;
@@ -123,10 +136,10 @@ std::vector<float> step(const Kernels& kernels, const World& world, const std::v
                              sequences,
                              query.data(),
                              query_stride,
-                             world.key_pool.data(),
-                             world.value_pool.data(),
+                             world.format,
+                             world.pool.data(),
                              world.block_stride(),
-                             std::size_t(world.shape.head_dim) * kKvBlock,
+                             world.head_stride(),
                              partials.data(),
                              output.data(),
                              width};
@@ -163,7 +176,9 @@ double largest_error(const World& world, const Chunk& chunk, const float* rows) 
   return worst;
 }
 
-const AttentionShape kShapes[] = {{14, 2, 64}, {9, 3, 64}, {4, 4, 48}, {8, 1, 128}, {12, 2, 80}, {11, 1, 16}};
+const AttentionShape kShapes[] = {{14, 2, 64},  {9, 3, 64},  {4, 4, 48}, {8, 1, 128},
+                                  {12, 2, 80}, {11, 1, 16}, {4, 1, 256}};
+const KvFormat kFormats[] = {KvFormat::f16, KvFormat::q8};
 
 // A task on sequence 0 of a world with one KV head, with room for its results.
 struct Task {
@@ -184,8 +199,8 @@ struct Task {
             segment_begin,
             segment_end,
             world.scale,
-            world.key_pool.data(),
-            world.value_pool.data(),
+            world.format,
+            world.pool.data(),
             world.block_stride(),
             world.tables[0].data(),
             maxima.data(),
@@ -198,25 +213,30 @@ struct Task {
 }  // namespace
 
 TEST_CASE("a token's attention equals the formula in double, at every kind of context length") {
-  for (const AttentionShape& shape : kShapes) {
-    for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 130, 511, 512, 513, 1030}) {
-      const World world(shape, {length}, length);
-      const Chunk last{0, length - 1, 1};
-      const std::vector<float> rows =
-          on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {last}); });
-      INFO("heads ", shape.heads, " head_dim ", shape.head_dim, " length ", length);
-      CHECK(largest_error(world, last, rows.data()) < 1e-5);
+  for (const KvFormat format : kFormats) {
+    for (const AttentionShape& shape : kShapes) {
+      for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 130, 511, 512, 513, 1030}) {
+        const World world(shape, {length}, length, 1, format);
+        const Chunk last{0, length - 1, 1};
+        const std::vector<float> rows =
+            on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {last}); });
+        INFO("format ", int(format), " heads ", shape.heads, " head_dim ", shape.head_dim, " length ", length);
+        CHECK(largest_error(world, last, rows.data()) < 1e-5);
+      }
     }
   }
 }
 
 TEST_CASE("a prompt's attention equals the formula in double") {
-  for (const AttentionShape& shape : kShapes) {
-    const World world(shape, {75}, 3, 5);
-    const std::vector<float> rows = on_every_isa([&](const Kernels& kernels) {
-      return step(kernels, world, {{0, 0, 75}});
-    });
-    CHECK(largest_error(world, {0, 0, 75}, rows.data()) < 2e-5);
+  for (const KvFormat format : kFormats) {
+    for (const AttentionShape& shape : kShapes) {
+      const World world(shape, {75}, 3, 5, format);
+      const std::vector<float> rows = on_every_isa([&](const Kernels& kernels) {
+        return step(kernels, world, {{0, 0, 75}});
+      });
+      INFO("format ", int(format), " heads ", shape.heads, " head_dim ", shape.head_dim);
+      CHECK(largest_error(world, {0, 0, 75}, rows.data()) < 2e-5);
+    }
   }
 }
 
@@ -237,21 +257,24 @@ TEST_CASE("the result does not depend, to the bit, on how a prompt is cut into s
   for (const std::string& isa : usable_isas()) {
     check(select_kernels(isa), World({14, 2, 64}, {80}, 5), {{1}, {3}, {70}});
     check(select_kernels(isa), World({6, 2, 48}, {140}, 6), {{1}, {2}, {8}, {64}});
+    check(select_kernels(isa), World({14, 2, 64}, {530}, 7, 1, KvFormat::q8), {{1}, {3}, {70}, {511, 1, 7}});
   }
 }
 
 TEST_CASE("the result does not depend on the rest of the batch") {
-  const World world({7, 1, 64}, {700, 40, 1, 530, 90}, 6);
-  const std::vector<Chunk> chunks = {{0, 699, 1}, {1, 0, 40}, {2, 0, 1}, {3, 525, 5}, {4, 17, 73}};
-  const std::vector<float> together =
-      on_every_isa([&](const Kernels& kernels) { return step(kernels, world, chunks); });
-  std::vector<float> apart;
-  for (const Chunk& chunk : chunks) {
-    const std::vector<float> rows = step(select_kernels(), world, {chunk});
-    CHECK(largest_error(world, chunk, rows.data()) < 1e-5);
-    apart.insert(apart.end(), rows.begin(), rows.end());
+  for (const KvFormat format : kFormats) {
+    const World world({7, 1, 64}, {700, 40, 1, 530, 90}, 6, 1, format);
+    const std::vector<Chunk> chunks = {{0, 699, 1}, {1, 0, 40}, {2, 0, 1}, {3, 525, 5}, {4, 17, 73}};
+    const std::vector<float> together =
+        on_every_isa([&](const Kernels& kernels) { return step(kernels, world, chunks); });
+    std::vector<float> apart;
+    for (const Chunk& chunk : chunks) {
+      const std::vector<float> rows = step(select_kernels(), world, {chunk});
+      CHECK(largest_error(world, chunk, rows.data()) < 1e-5);
+      apart.insert(apart.end(), rows.begin(), rows.end());
+    }
+    CHECK(same_bits(together, apart));
   }
-  CHECK(same_bits(together, apart));
 }
 
 TEST_CASE("rows that see nothing of a segment yield the empty result") {
@@ -316,6 +339,14 @@ TEST_CASE("a value that is not finite shows in the tokens that see it, and in no
   const std::vector<float> rows = step(select_kernels(), world, {{0, 80, 1}});
   CHECK(std::isnan(rows[3]));
   CHECK_FALSE(std::isnan(rows[2]));
+  for (const float bad : {NAN, INFINITY}) {  // in codes the whole vector is lost with its scale
+    World codes({2, 1, 16}, {90, 90}, 11, 1, KvFormat::q8);
+    codes.values[0][70 * 16 + 3] = bad;
+    codes.write(0, 70);
+    const std::vector<float> both = step(select_kernels(), codes, {{0, 80, 1}, {1, 80, 1}});
+    for (int i = 0; i < 32; ++i) CHECK(std::isnan(both[i]));
+    for (int i = 32; i < 64; ++i) CHECK(std::isfinite(both[i]));
+  }
 }
 
 TEST_CASE("merge_attention joins segments in any state") {
