@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace typebar {
 namespace {
@@ -62,6 +63,9 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   task.format = layer.format;
   task.cache = layer.cache + std::size_t(unit.kv_head) * layer.head_stride;
   task.block_stride = layer.block_stride;
+  if (layer.key_bias) task.key_bias = layer.key_bias + std::size_t(unit.kv_head) * shape.head_dim * kKvStrip;
+  task.cosine = layer.cosine;
+  task.sine = layer.sine;
   task.block_table = sequence.block_table;
   task.maxima = result.maxima;
   task.sums = result.sums;
@@ -94,8 +98,27 @@ void write_output(const AttentionLayer& layer, const AttentionUnit& unit, const 
 
 std::size_t attention_scratch(int rows, int head_dim) {
   const std::size_t query = (std::size_t(head_dim) + kPanel - 1) / kPanel * kPanel;
-  const std::size_t floats = std::size_t(rows) * (query + kKvStrip + 9) + std::size_t(kKvStrip) * head_dim;
+  const std::size_t floats = std::size_t(rows) * (2 * query + kKvStrip + 9) + std::size_t(kKvStrip) * head_dim;
   return (floats + 15) / 16 * 16;
+}
+
+std::vector<float> rotated_key_bias(const float* bias, const AttentionShape& shape,
+                                    std::span<const float> inverse_frequencies) {
+  const int dim = shape.head_dim, half = dim / 2;
+  std::vector<float> table(std::size_t(shape.kv_heads) * dim * kKvStrip);
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    float* const first = table.data() + std::size_t(head) * dim * kKvStrip;
+    float* const second = first + std::size_t(half) * kKvStrip;
+    for (int i = 0; i < half; ++i) {
+      const double a = bias[head * dim + i], b = bias[head * dim + half + i];
+      for (int j = 0; j < kKvStrip; ++j) {
+        const double angle = double(j) * inverse_frequencies[i];
+        first[i * kKvStrip + j] = float(a * std::cos(angle) - b * std::sin(angle));
+        second[i * kKvStrip + j] = float(b * std::cos(angle) + a * std::sin(angle));
+      }
+    }
+  }
+  return table;
 }
 
 AttentionPlan plan_attention(std::span<const AttentionSequence> sequences, const AttentionShape& shape) {

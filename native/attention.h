@@ -56,10 +56,17 @@ struct AttentionLayer {
   const std::byte* cache;    // of KV head 0, see KvCache
   std::size_t block_stride;  // bytes between blocks
   std::size_t head_stride;   // bytes between KV heads of a block
+  const float* key_bias;     // of all KV heads, see AttentionTask, or null
+  const float* cosine;
+  const float* sine;
   float* partials;           // attention_partials(plan, head_dim) floats
   float* output;             // [row][output_stride], the heads side by side from [0] on
   int output_stride;
 };
+
+// AttentionLayer::key_bias of a bias [kv_heads][head_dim]: pair (i, i + head_dim/2) turned by j · inverse_frequencies[i].
+std::vector<float> rotated_key_bias(const float* bias, const AttentionShape& shape,
+                                    std::span<const float> inverse_frequencies);
 
 // Sequences of up to kQueryBlock tokens (decoding, drafts) are split by segment, so that one long context occupies the
 // whole team; longer ones are split into query blocks. Either way segments are merged in ascending order, so the

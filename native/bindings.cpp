@@ -54,6 +54,12 @@ Quantization parse_quantization(const std::string& name) {
   throw std::invalid_argument("quantization must be keep, q8, q6, q5, q4 or f32, not '" + name + "'");
 }
 
+KvFormat parse_kv_format(const std::string& name) {
+  if (name == "f16") return KvFormat::f16;
+  if (name == "q8") return KvFormat::q8;
+  throw std::invalid_argument("kv_dtype must be f16 or q8, not '" + name + "'");
+}
+
 const char* format_name(WeightFormat format) {
   switch (format) {
     case WeightFormat::q4: return "q4";
@@ -210,7 +216,7 @@ NB_MODULE(_native, m) {
           [](ModelConfig* self, int vocab_size, int usable_vocab, int hidden_size, int num_layers, int num_heads,
              int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
              const Array<float, 1>& inverse_frequencies, float rope_attention_factor, int max_positions, int kv_blocks,
-             int max_step_tokens, int max_step_sequences, bool screened_head) {
+             int max_step_tokens, int max_step_sequences, bool screened_head, const std::string& kv_dtype) {
             new (self) ModelConfig{
                 .vocab_size = vocab_size,
                 .usable_vocab = usable_vocab,
@@ -229,12 +235,13 @@ NB_MODULE(_native, m) {
                 .max_step_tokens = max_step_tokens,
                 .max_step_sequences = max_step_sequences,
                 .screened_head = screened_head,
+                .kv_format = parse_kv_format(kv_dtype),
             };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
           "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "inverse_frequencies"_a,
           "rope_attention_factor"_a, "max_positions"_a, "kv_blocks"_a, "max_step_tokens"_a, "max_step_sequences"_a,
-          "screened_head"_a = true);
+          "screened_head"_a = true, "kv_dtype"_a = "f16");
 
   nb::class_<PyTensorSource>(m, "TensorSource")
       .def(

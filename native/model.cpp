@@ -176,10 +176,10 @@ void Model::normalize(int member, const float* weight, const std::vector<std::in
   });
 }
 
-// qkv[token] = [q | k | v], biases added
+// qkv[token] = [q | k | v], biases added, save for that of k where attention adds it
 void Model::project_qkv(int member, const LayerWeights& w) {
   const int offsets[] = {0, config_.query_size(), config_.query_size() + config_.kv_size()};
-  const float* biases[] = {w.q_bias, w.k_bias, w.v_bias};
+  const float* biases[] = {w.q_bias, w.key_bias.empty() ? w.k_bias : nullptr, w.v_bias};
   project(team_, member, kernels_, {&w.q, &w.k, &w.v}, scratch_.x, scratch_.tile_buffers[member],
           [&](const OutputBlock& block) {
             const int count = block.output_end - block.output_begin;
@@ -229,6 +229,9 @@ void Model::attend(int member, int index) {
       .cache = kv_.pool(index, 0),
       .block_stride = kv_.block_stride(),
       .head_stride = kv_.head_stride(),
+      .key_bias = layers_[index].key_bias.empty() ? nullptr : layers_[index].key_bias.data(),
+      .cosine = cosine_.data(),
+      .sine = sine_.data(),
       .partials = attention_partials_.data(),
       .output = scratch_.attention,
       .output_stride = config_.query_size(),

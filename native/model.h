@@ -55,6 +55,7 @@ struct LayerWeights {
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
+  std::vector<float> key_bias;  // k_bias as attention takes it where the cache holds codes, which lack it; or empty
   // Column k of q, k and v is for input attn_order[k], where there is an order, and so on. GPTQ sorts columns by group.
   std::vector<std::int32_t> attn_order, o_order, mlp_order;
 };

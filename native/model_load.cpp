@@ -130,6 +130,13 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
 
   for (const PendingOrder& p : orders) *p.order = load_order(*p.source, p.source->cols);
   for (const PendingVector& p : vectors) *p.vector = load_vector(*p.source, p.interleaved_head_dim, arena_);
+  for (LayerWeights& w : layers_) {
+    // Qwen2.5's biases reach 150 where the rest of a key has 10: codes would spend their range on what is known. A norm
+    // after the bias leaves nothing to be kept apart.
+    if (c.kv_format == KvFormat::q8 && w.k_bias && !w.k_norm) {
+      w.key_bias = rotated_key_bias(w.k_bias, attention_shape(), c.inverse_frequencies);
+    }
+  }
   // The largest first: what is left of their slabs holds small ones, 2 MB of Qwen2.5-0.5B.
   if (head) {
     head_ = pack(*head, head_quantization(quantization), 0, arena_, team_, kernels_);

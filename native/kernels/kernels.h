@@ -42,6 +42,11 @@ struct AttentionTask {
   KvFormat format;            // of the cache
   const std::byte* cache;     // this layer's at this KV head: block b at cache + b·block_stride
   std::size_t block_stride;   // bytes
+  // Where every key is what the cache holds plus a bias, both rotated: the bias rotated to positions 0 … 63,
+  // [head_dim][kKvStrip], and the table of rotations, [position][head_dim / 2]. Otherwise null.
+  const float* key_bias;
+  const float* cosine;
+  const float* sine;
   const std::int32_t* block_table;  // block of position p: block_table[p / 16]
   float* maxima;                    // [tokens][heads] out
   float* sums;                      // [tokens][heads] out

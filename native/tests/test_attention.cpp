@@ -38,6 +38,7 @@ struct World {
   std::vector<std::vector<std::int32_t>> tables;
   std::vector<std::vector<float>> queries, keys, values;  // [sequence][position][heads or kv_heads][head_dim]
   std::vector<std::byte> pool;                            // [block][kv_head] …
+  std::vector<float> bias, frequencies, cosine, sine, key_bias;  // of all keys and their rotations, or empty
 
   World(AttentionShape shape_, std::vector<int> lengths_, unsigned seed, float sharpness = 1,
         KvFormat format_ = KvFormat::f16)
@@ -52,6 +53,30 @@ struct World {
     for (std::size_t s = 0; s < lengths.size(); ++s) {
       for (int p = 0; p < lengths[s]; ++p) write(int(s), p);
     }
+  }
+
+  // Keys are the ones above plus a rotated bias, which the cache does not hold.
+  void add_bias(float size) {
+    const int half = shape.head_dim / 2;
+    bias = random_normal(std::size_t(shape.kv_heads) * shape.head_dim, 99, size);
+    for (int i = 0; i < half; ++i) frequencies.push_back(std::pow(1000.0f, -float(i) / float(half)));
+    for (int p = 0; p < *std::max_element(lengths.begin(), lengths.end()); ++p) {
+      for (int i = 0; i < half; ++i) {
+        cosine.push_back(float(std::cos(double(p) * frequencies[i])));
+        sine.push_back(float(std::sin(double(p) * frequencies[i])));
+      }
+    }
+    key_bias = rotated_key_bias(bias.data(), shape, frequencies);
+  }
+
+  // The bias of a KV head at a position.
+  double bias_at(int kv_head, int position, int d) const {
+    if (bias.empty()) return 0;
+    const int half = shape.head_dim / 2, i = d % half;
+    const float* pair = &bias[std::size_t(kv_head) * shape.head_dim + i];
+    const double angle = double(position) * frequencies[i];
+    return d < half ? pair[0] * std::cos(angle) - pair[half] * std::sin(angle)
+                    : pair[half] * std::cos(angle) + pair[0] * std::sin(angle);
   }
 
   std::size_t head_stride() const { return kv_head_bytes(format, shape.head_dim); }
@@ -90,7 +115,7 @@ struct World {
     std::vector<double> scores(position + 1), out(dim, 0.0);
     for (int p = 0; p <= position; ++p) {
       const std::vector<float> key = stored(keys[s], p);
-      for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * key[d];
+      for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * (key[d] + bias_at(kv_head, p, d));
     }
     const double largest = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
@@ -140,6 +165,9 @@ std::vector<float> step(const Kernels& kernels, const World& world, const std::v
                              world.pool.data(),
                              world.block_stride(),
                              world.head_stride(),
+                             world.bias.empty() ? nullptr : world.key_bias.data(),
+                             world.cosine.data(),
+                             world.sine.data(),
                              partials.data(),
                              output.data(),
                              width};
@@ -202,6 +230,9 @@ struct Task {
             world.format,
             world.pool.data(),
             world.block_stride(),
+            nullptr,
+            nullptr,
+            nullptr,
             world.tables[0].data(),
             maxima.data(),
             sums.data(),
@@ -237,6 +268,25 @@ TEST_CASE("a prompt's attention equals the formula in double") {
       INFO("format ", int(format), " heads ", shape.heads, " head_dim ", shape.head_dim);
       CHECK(largest_error(world, {0, 0, 75}, rows.data()) < 2e-5);
     }
+  }
+}
+
+TEST_CASE("a bias that the cache does not hold is added to every key, rotated to its position") {
+  for (const AttentionShape& shape : kShapes) {
+    World world(shape, {700}, 3, 1, KvFormat::q8);
+    world.add_bias(3);
+    for (const Chunk& chunk : {Chunk{0, 699, 1}, Chunk{0, 60, 75}, Chunk{0, 505, 9}}) {
+      const std::vector<float> rows =
+          on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {chunk}); });
+      INFO("heads ", shape.heads, " head_dim ", shape.head_dim, " from ", chunk.first_position);
+      CHECK(largest_error(world, chunk, rows.data()) < 1e-4);
+    }
+  }
+  World world({14, 2, 64}, {530}, 7, 1, KvFormat::q8);
+  world.add_bias(3);
+  const std::vector<float> whole = in_chunks(select_kernels(), world, {530});
+  for (const std::vector<int>& sizes : {std::vector{1}, {3}, {70}, {511, 1, 7}}) {
+    CHECK(same_bits(in_chunks(select_kernels(), world, sizes), whole));
   }
 }
 

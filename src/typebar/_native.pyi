@@ -38,7 +38,9 @@ class ModelConfig:
         max_step_tokens: int,
         max_step_sequences: int,
         screened_head: bool = True,
-    ) -> None: ...
+        kv_dtype: str = "f16",
+    ) -> None:
+        """kv_dtype: f16, or q8 for keys and values in 8-bit codes."""
 
 @final
 class TensorSource:
