@@ -63,7 +63,7 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   task.format = layer.format;
   task.cache = layer.cache + std::size_t(unit.kv_head) * layer.head_stride;
   task.block_stride = layer.block_stride;
-  if (layer.key_bias) task.key_bias = layer.key_bias + std::size_t(unit.kv_head) * shape.head_dim * kKvStrip;
+  if (layer.key_bias) task.key_bias = layer.key_bias[unit.kv_head].view();
   task.cosine = layer.cosine;
   task.sine = layer.sine;
   task.block_table = sequence.block_table;
@@ -102,23 +102,20 @@ std::size_t attention_scratch(int rows, int head_dim) {
   return (floats + 15) / 16 * 16;
 }
 
-std::vector<float> rotated_key_bias(const float* bias, const AttentionShape& shape,
-                                    std::span<const float> inverse_frequencies) {
-  const int dim = shape.head_dim, half = dim / 2;
-  std::vector<float> table(std::size_t(shape.kv_heads) * dim * kKvStrip);
-  for (int head = 0; head < shape.kv_heads; ++head) {
-    float* const first = table.data() + std::size_t(head) * dim * kKvStrip;
-    float* const second = first + std::size_t(half) * kKvStrip;
-    for (int i = 0; i < half; ++i) {
-      const double a = bias[head * dim + i], b = bias[head * dim + half + i];
-      for (int j = 0; j < kKvStrip; ++j) {
-        const double angle = double(j) * inverse_frequencies[i];
-        first[i * kKvStrip + j] = float(a * std::cos(angle) - b * std::sin(angle));
-        second[i * kKvStrip + j] = float(b * std::cos(angle) + a * std::sin(angle));
-      }
+RotatedBias::RotatedBias(const float* bias, std::span<const float> inverse_frequencies, float least) {
+  const int half = int(inverse_frequencies.size());
+  for (int i = 0; i < half; ++i) {
+    if (std::hypot(bias[i], bias[half + i]) >= least) pairs.push_back(i);
+  }
+  rotated.resize(2 * pairs.size() * kKvStrip);
+  for (std::size_t n = 0; n < pairs.size(); ++n) {
+    const double a = bias[pairs[n]], b = bias[half + pairs[n]];
+    for (int j = 0; j < kKvStrip; ++j) {
+      const double angle = double(j) * inverse_frequencies[pairs[n]];
+      rotated[n * kKvStrip + j] = float(a * std::cos(angle) - b * std::sin(angle));
+      rotated[(pairs.size() + n) * kKvStrip + j] = float(b * std::cos(angle) + a * std::sin(angle));
     }
   }
-  return table;
 }
 
 AttentionPlan plan_attention(std::span<const AttentionSequence> sequences, const AttentionShape& shape) {

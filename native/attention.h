@@ -44,6 +44,15 @@ struct AttentionShape {
   int group() const { return heads / kv_heads; }  // query heads of a KV head
 };
 
+// The pairs of a KV head's key bias that are at least `least` long, rotated: a KeyBias and its memory.
+struct RotatedBias {
+  std::vector<std::int32_t> pairs;
+  std::vector<float> rotated;
+
+  RotatedBias(const float* bias, std::span<const float> inverse_frequencies, float least);
+  KeyBias view() const { return {int(pairs.size()), pairs.data(), rotated.data()}; }
+};
+
 // Queries, cache and output of one layer.
 struct AttentionLayer {
   const Kernels* kernels;
@@ -56,17 +65,13 @@ struct AttentionLayer {
   const std::byte* cache;    // of KV head 0, see KvCache
   std::size_t block_stride;  // bytes between blocks
   std::size_t head_stride;   // bytes between KV heads of a block
-  const float* key_bias;     // of all KV heads, see AttentionTask, or null
+  const RotatedBias* key_bias;  // of each KV head, or null where the cache holds whole keys
   const float* cosine;
   const float* sine;
   float* partials;           // attention_partials(plan, head_dim) floats
   float* output;             // [row][output_stride], the heads side by side from [0] on
   int output_stride;
 };
-
-// AttentionLayer::key_bias of a bias [kv_heads][head_dim]: pair (i, i + head_dim/2) turned by j · inverse_frequencies[i].
-std::vector<float> rotated_key_bias(const float* bias, const AttentionShape& shape,
-                                    std::span<const float> inverse_frequencies);
 
 // Sequences of up to kQueryBlock tokens (decoding, drafts) are split by segment, so that one long context occupies the
 // whole team; longer ones are split into query blocks. Either way segments are merged in ascending order, so the

@@ -176,10 +176,10 @@ void Model::normalize(int member, const float* weight, const std::vector<std::in
   });
 }
 
-// qkv[token] = [q | k | v], biases added, save for that of k where attention adds it
+// qkv[token] = [q | k | v], biases added
 void Model::project_qkv(int member, const LayerWeights& w) {
   const int offsets[] = {0, config_.query_size(), config_.query_size() + config_.kv_size()};
-  const float* biases[] = {w.q_bias, w.key_bias.empty() ? w.k_bias : nullptr, w.v_bias};
+  const float* biases[] = {w.q_bias, w.k_bias, w.v_bias};
   project(team_, member, kernels_, {&w.q, &w.k, &w.v}, scratch_.x, scratch_.tile_buffers[member],
           [&](const OutputBlock& block) {
             const int count = block.output_end - block.output_begin;

@@ -55,7 +55,7 @@ struct LayerWeights {
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
-  std::vector<float> key_bias;  // k_bias as attention takes it where the cache holds codes, which lack it; or empty
+  std::vector<RotatedBias> key_bias;  // of each KV head, what k_bias lacks; empty where it lacks nothing
   // Column k of q, k and v is for input attn_order[k], where there is an order, and so on. GPTQ sorts columns by group.
   std::vector<std::int32_t> attn_order, o_order, mlp_order;
 };
@@ -135,6 +135,7 @@ class Model {
   void check(const Batch& batch) const;
   void check(const Batch& batch, std::span<Sampler* const> samplers) const;
   int most_logit_rows() const { return std::max(config_.max_step_sequences, kFewRows); }
+  void keep_bias_apart(LayerWeights& w);
   void allocate_scratch();
   Activations allocate_activations(int rows, int cols);
   void plan(const Batch& batch);

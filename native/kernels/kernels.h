@@ -26,6 +26,13 @@ inline constexpr std::size_t kv_head_bytes(KvFormat format, int head_dim) {
   return kv_scale_bytes(format) + 2 * kv_code_bytes(format) * kKvBlock * std::size_t(head_dim);
 }
 
+// What every key of a KV head holds beside what the cache does, in some of its pairs (i, i + head_dim/2).
+struct KeyBias {
+  int count;                  // of pairs
+  const std::int32_t* pairs;  // i of each
+  const float* rotated;       // [2·count][kKvStrip]: the first of each pair at positions 0 … 63, then the second of each
+};
+
 // One task of attention: `tokens` consecutive query tokens of one sequence, the query heads that share one KV head, and
 // the KV segment [segment_begin, segment_end) of that sequence. It yields, for every (token, head), the segment's
 // running maximum, denominator and unnormalised output; merge_attention() joins segments in ascending order.
@@ -42,10 +49,8 @@ struct AttentionTask {
   KvFormat format;            // of the cache
   const std::byte* cache;     // this layer's at this KV head: block b at cache + b·block_stride
   std::size_t block_stride;   // bytes
-  // Where every key is what the cache holds plus a bias, both rotated: the bias rotated to positions 0 … 63,
-  // [head_dim][kKvStrip], and the table of rotations, [position][head_dim / 2]. Otherwise null.
-  const float* key_bias;
-  const float* cosine;
+  KeyBias key_bias;
+  const float* cosine;  // [position][head_dim / 2], not read where key_bias.count is 0
   const float* sine;
   const std::int32_t* block_table;  // block of position p: block_table[p / 16]
   float* maxima;                    // [tokens][heads] out

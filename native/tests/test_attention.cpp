@@ -38,7 +38,8 @@ struct World {
   std::vector<std::vector<std::int32_t>> tables;
   std::vector<std::vector<float>> queries, keys, values;  // [sequence][position][heads or kv_heads][head_dim]
   std::vector<std::byte> pool;                            // [block][kv_head] …
-  std::vector<float> bias, frequencies, cosine, sine, key_bias;  // of all keys and their rotations, or empty
+  std::vector<float> bias, frequencies, cosine, sine;     // of all keys and their rotations, or empty
+  std::vector<RotatedBias> key_bias;
 
   World(AttentionShape shape_, std::vector<int> lengths_, unsigned seed, float sharpness = 1,
         KvFormat format_ = KvFormat::f16)
@@ -55,10 +56,10 @@ struct World {
     }
   }
 
-  // Keys are the ones above plus a rotated bias, which the cache does not hold.
+  // Keys are the ones above plus a rotated bias, which the cache does not hold: in pairs where it has some length.
   void add_bias(float size) {
-    const int half = shape.head_dim / 2;
-    bias = random_normal(std::size_t(shape.kv_heads) * shape.head_dim, 99, size);
+    const int dim = shape.head_dim, half = dim / 2;
+    bias = random_normal(std::size_t(shape.kv_heads) * dim, 99, size);
     for (int i = 0; i < half; ++i) frequencies.push_back(std::pow(1000.0f, -float(i) / float(half)));
     for (int p = 0; p < *std::max_element(lengths.begin(), lengths.end()); ++p) {
       for (int i = 0; i < half; ++i) {
@@ -66,7 +67,14 @@ struct World {
         sine.push_back(float(std::sin(double(p) * frequencies[i])));
       }
     }
-    key_bias = rotated_key_bias(bias.data(), shape, frequencies);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      float* const own = &bias[std::size_t(head) * dim];
+      key_bias.emplace_back(own, frequencies, head == 0 ? size : 100 * size);  // the second head has none
+      std::vector<bool> is_apart(half);
+      for (const int i : key_bias.back().pairs) is_apart[i] = true;
+      for (int d = 0; d < dim; ++d) own[d] *= is_apart[d % half];
+    }
+    REQUIRE(key_bias[0].pairs.size() > std::size_t(half) / 3);
   }
 
   // The bias of a KV head at a position.
@@ -230,7 +238,7 @@ struct Task {
             world.format,
             world.pool.data(),
             world.block_stride(),
-            nullptr,
+            {},
             nullptr,
             nullptr,
             world.tables[0].data(),
