@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace typebar {
 namespace {
@@ -54,7 +55,6 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   const AttentionSequence& sequence = layer.sequences[unit.sequence];
   const AttentionShape& shape = layer.shape;
   const std::size_t row = std::size_t(sequence.first_row) + unit.token_begin;
-  const std::size_t head_offset = std::size_t(unit.kv_head) * layer.head_stride;
   AttentionTask task{};
   task.query = layer.query + row * layer.query_stride + std::size_t(unit.kv_head) * shape.group() * shape.head_dim;
   task.query_stride = layer.query_stride;
@@ -66,9 +66,12 @@ void attend_segment(const AttentionLayer& layer, const AttentionUnit& unit, int 
   task.segment_end = task.segment_begin + kKvSegment;
   task.window = shape.window;
   task.scale = layer.scale;
-  task.keys = layer.keys + head_offset;
-  task.values = layer.values + head_offset;
+  task.format = layer.format;
+  task.cache = layer.cache + std::size_t(unit.kv_head) * layer.head_stride;
   task.block_stride = layer.block_stride;
+  if (layer.key_bias) task.key_bias = layer.key_bias[unit.kv_head].view();
+  task.cosine = layer.cosine;
+  task.sine = layer.sine;
   task.block_table = sequence.block_table;
   task.maxima = result.maxima;
   task.sums = result.sums;
@@ -101,8 +104,24 @@ void write_output(const AttentionLayer& layer, const AttentionUnit& unit, const 
 
 std::size_t attention_scratch(int rows, int head_dim) {
   const std::size_t query = (std::size_t(head_dim) + kPanel - 1) / kPanel * kPanel;
-  const std::size_t floats = std::size_t(rows) * (query + kKvStrip + 9) + std::size_t(kKvStrip) * head_dim;
+  const std::size_t floats = std::size_t(rows) * (2 * query + kKvStrip + 9) + std::size_t(kKvStrip) * head_dim;
   return (floats + 15) / 16 * 16;
+}
+
+RotatedBias::RotatedBias(const float* bias, std::span<const float> inverse_frequencies, float least) {
+  const int half = int(inverse_frequencies.size());
+  for (int i = 0; i < half; ++i) {
+    if (std::hypot(bias[i], bias[half + i]) >= least) pairs.push_back(i);
+  }
+  rotated.resize(2 * pairs.size() * kKvStrip);
+  for (std::size_t n = 0; n < pairs.size(); ++n) {
+    const double a = bias[pairs[n]], b = bias[half + pairs[n]];
+    for (int j = 0; j < kKvStrip; ++j) {
+      const double angle = double(j) * inverse_frequencies[pairs[n]];
+      rotated[n * kKvStrip + j] = float(a * std::cos(angle) - b * std::sin(angle));
+      rotated[(pairs.size() + n) * kKvStrip + j] = float(b * std::cos(angle) + a * std::sin(angle));
+    }
+  }
 }
 
 AttentionPlan plan_attention(std::span<const AttentionSequence> sequences, const AttentionShape& shape) {

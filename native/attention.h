@@ -45,6 +45,15 @@ struct AttentionShape {
   int group() const { return heads / kv_heads; }  // query heads of a KV head
 };
 
+// The pairs of a KV head's key bias that are at least `least` long, rotated: a KeyBias and its memory.
+struct RotatedBias {
+  std::vector<std::int32_t> pairs;
+  std::vector<float> rotated;
+
+  RotatedBias(const float* bias, std::span<const float> inverse_frequencies, float least);
+  KeyBias view() const { return {int(pairs.size()), pairs.data(), rotated.data()}; }
+};
+
 // Queries, cache and output of one layer.
 struct AttentionLayer {
   const Kernels* kernels;
@@ -53,12 +62,15 @@ struct AttentionLayer {
   std::span<const AttentionSequence> sequences;
   const float* query;  // [row][query_stride], the heads side by side from [0] on
   int query_stride;
-  const std::uint16_t* keys;  // of KV head 0, see KvCache
-  const std::uint16_t* values;
-  std::size_t block_stride;  // f16 elements between blocks
-  std::size_t head_stride;   // f16 elements between KV heads of a block
-  float* partials;           // attention_partials(plan, head_dim) floats
-  float* output;             // [row][output_stride], the heads side by side from [0] on
+  KvFormat format;
+  const std::byte* cache;       // of KV head 0, see KvCache
+  std::size_t block_stride;     // bytes between blocks
+  std::size_t head_stride;      // bytes between KV heads of a block
+  const RotatedBias* key_bias;  // of each KV head, or null where the cache holds whole keys
+  const float* cosine;
+  const float* sine;
+  float* partials;  // attention_partials(plan, head_dim) floats
+  float* output;    // [row][output_stride], the heads side by side from [0] on
   int output_stride;
 };
 

@@ -61,6 +61,12 @@ Activation parse_activation(const std::string& name) {
   throw std::invalid_argument("activation must be silu or gelu, not '" + name + "'");
 }
 
+KvFormat parse_kv_format(const std::string& name) {
+  if (name == "f16") return KvFormat::f16;
+  if (name == "q8") return KvFormat::q8;
+  throw std::invalid_argument("kv_dtype must be f16 or q8, not '" + name + "'");
+}
+
 const char* format_name(WeightFormat format) {
   switch (format) {
     case WeightFormat::q4: return "q4";
@@ -239,7 +245,7 @@ NB_MODULE(_native, m) {
              int num_kv_heads, int head_dim, int intermediate_size, float rms_norm_eps,
              std::vector<AttentionKind> attention, std::vector<int> layer_attention, float attention_scale,
              float embedding_scale, const std::string& activation, int max_positions, int kv_blocks,
-             int max_step_tokens, int max_step_sequences, bool screened_head) {
+             int max_step_tokens, int max_step_sequences, bool screened_head, const std::string& kv_dtype) {
             new (self) ModelConfig{
                 .vocab_size = vocab_size,
                 .usable_vocab = usable_vocab,
@@ -260,12 +266,13 @@ NB_MODULE(_native, m) {
                 .max_step_tokens = max_step_tokens,
                 .max_step_sequences = max_step_sequences,
                 .screened_head = screened_head,
+                .kv_format = parse_kv_format(kv_dtype),
             };
           },
           nb::kw_only(), "vocab_size"_a, "usable_vocab"_a, "hidden_size"_a, "num_layers"_a, "num_heads"_a,
           "num_kv_heads"_a, "head_dim"_a, "intermediate_size"_a, "rms_norm_eps"_a, "attention"_a, "layer_attention"_a,
           "attention_scale"_a, "embedding_scale"_a, "activation"_a, "max_positions"_a, "kv_blocks"_a,
-          "max_step_tokens"_a, "max_step_sequences"_a, "screened_head"_a = true);
+          "max_step_tokens"_a, "max_step_sequences"_a, "screened_head"_a = true, "kv_dtype"_a = "f16");
 
   nb::class_<PyTensorSource>(m, "TensorSource")
       .def(

@@ -8,8 +8,8 @@
 
 namespace typebar {
 
-KvCache::KvCache(int layers, int kv_heads, int head_dim, int blocks)
-    : layers_(layers), kv_heads_(kv_heads), head_dim_(head_dim), blocks_(blocks) {
+KvCache::KvCache(KvFormat format, int layers, int kv_heads, int head_dim, int blocks)
+    : format_(format), layers_(layers), kv_heads_(kv_heads), head_dim_(head_dim), blocks_(blocks) {
   if (layers < 1 || kv_heads < 1 || head_dim < 1 || blocks < 1) {
     throw std::invalid_argument("a KV cache needs at least one layer, KV head, head dimension and block");
   }
@@ -21,18 +21,16 @@ KvCache::KvCache(int layers, int kv_heads, int head_dim, int blocks)
   // 2 048 tokens of Qwen2.5-0.5B take 25 MB in small pages.
   madvise(base, bytes_, MADV_NOHUGEPAGE);
 #endif
-  base_ = static_cast<std::uint16_t*>(base);
+  base_ = static_cast<std::byte*>(base);
 }
 
 KvCache::~KvCache() { munmap(base_, bytes_); }
 
-std::size_t KvCache::block_bytes() const { return std::size_t(layers_) * block_stride() * sizeof(std::uint16_t); }
+std::size_t KvCache::block_bytes() const { return std::size_t(layers_) * block_stride(); }
 
-std::uint16_t* KvCache::keys(int layer, int kv_head) const {
-  return base_ + std::size_t(layer) * blocks_ * block_stride() + std::size_t(kv_head) * 2 * plane();
+std::byte* KvCache::pool(int layer, int kv_head) const {
+  return base_ + std::size_t(layer) * blocks_ * block_stride() + std::size_t(kv_head) * head_stride();
 }
-
-std::uint16_t* KvCache::values(int layer, int kv_head) const { return keys(layer, kv_head) + plane(); }
 
 void KvCache::copy_block(int from, int to) {
   if (from < 0 || from >= blocks_ || to < 0 || to >= blocks_) {
@@ -40,8 +38,8 @@ void KvCache::copy_block(int from, int to) {
   }
   if (from == to) return;
   for (int layer = 0; layer < layers_; ++layer) {
-    std::uint16_t* const pool = keys(layer, 0);
-    std::memcpy(pool + to * block_stride(), pool + from * block_stride(), block_stride() * sizeof(std::uint16_t));
+    std::byte* const blocks = pool(layer, 0);
+    std::memcpy(blocks + to * block_stride(), blocks + from * block_stride(), block_stride());
   }
 }
 

@@ -69,7 +69,7 @@ Model::Model(ModelConfig config, int threads, const std::string& isa)
     : config_(checked(std::move(config))),
       kernels_(select_kernels(isa)),
       team_(threads),
-      kv_(config_.num_layers, config_.num_kv_heads, config_.head_dim, config_.kv_blocks) {
+      kv_(config_.kv_format, config_.num_layers, config_.num_kv_heads, config_.head_dim, config_.kv_blocks) {
   for (const AttentionKind& kind : config_.attention) rope_.push_back(make_rope(kind));
 }
 
@@ -239,8 +239,8 @@ void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights&
     for (int head = 0; head < config_.num_kv_heads; ++head) {
       if (w.k_norm) kernels_.rms_norm(k + head * dim, w.k_norm, dim, config_.rms_norm_eps, k + head * dim);
       kernels_.rotate(k + head * dim, cosine, sine, dim);
-      kernels_.store_key(k + head * dim, dim, position % kKvBlock, kv_.keys(index, head) + block);
-      kernels_.store_value(v + head * dim, dim, position % kKvBlock, kv_.values(index, head) + block);
+      kernels_.store_kv(kv_.format(), k + head * dim, v + head * dim, dim, position % kKvBlock,
+                        kv_.pool(index, head) + block);
     }
   });
 }
@@ -256,10 +256,13 @@ void Model::attend(int member, int index) {
       .sequences = attention_sequences_,
       .query = scratch_.qkv,
       .query_stride = qkv_stride(),
-      .keys = kv_.keys(index, 0),
-      .values = kv_.values(index, 0),
+      .format = kv_.format(),
+      .cache = kv_.pool(index, 0),
       .block_stride = kv_.block_stride(),
       .head_stride = kv_.head_stride(),
+      .key_bias = layers_[index].key_bias.empty() ? nullptr : layers_[index].key_bias.data(),
+      .cosine = rope_[kind].cosine.data(),
+      .sine = rope_[kind].sine.data(),
       .partials = attention_partials_.data(),
       .output = scratch_.attention,
       .output_stride = config_.query_size(),

@@ -51,6 +51,7 @@ struct ModelConfig {
   int max_step_tokens = 0;
   int max_step_sequences = 0;
   bool screened_head = true;  // where the output layer allows it
+  KvFormat kv_format = KvFormat::f16;
 
   int query_size() const { return num_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }
@@ -69,6 +70,7 @@ struct LayerWeights {
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
+  std::vector<RotatedBias> key_bias;  // of each KV head, what k_bias lacks; empty where it lacks nothing
   // Column k of q, k and v is for input attn_order[k], where there is an order, and so on. GPTQ sorts columns by group.
   std::vector<std::int32_t> attn_order, o_order, mlp_order;
 };
@@ -154,6 +156,7 @@ class Model {
   void check(const Batch& batch) const;
   void check(const Batch& batch, std::span<Sampler* const> samplers) const;
   int most_logit_rows() const { return std::max(config_.max_step_sequences, kFewRows); }
+  void keep_bias_apart(LayerWeights& w, const AttentionKind& kind);
   void allocate_scratch();
   Activations allocate_activations(int rows, int cols);
   void plan(const Batch& batch);

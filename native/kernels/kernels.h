@@ -8,6 +8,31 @@
 
 namespace typebar {
 
+inline constexpr int kKvBlock = 16;  // tokens in a block of the KV cache
+inline constexpr int kKvStrip = 64;  // tokens between two updates of the running softmax
+inline constexpr int kPanel = 64;    // columns of a panel of queries or scores, see attention.inc
+
+// How the KV cache holds a block of tokens at one KV head:
+//   f16   keys [head_dim][16] f16, values [16][head_dim] f16
+//   q8    scales of the keys [16] f32, of the values [16] f32, then both as above in int8: a token's key is its codes
+//         times its scale, as is its value
+enum class KvFormat : std::uint8_t { f16, q8 };
+
+inline constexpr std::size_t kv_scale_bytes(KvFormat format) {
+  return format == KvFormat::q8 ? 2 * kKvBlock * sizeof(float) : 0;
+}
+inline constexpr std::size_t kv_code_bytes(KvFormat format) { return format == KvFormat::q8 ? 1 : 2; }
+inline constexpr std::size_t kv_head_bytes(KvFormat format, int head_dim) {
+  return kv_scale_bytes(format) + 2 * kv_code_bytes(format) * kKvBlock * std::size_t(head_dim);
+}
+
+// What every key of a KV head holds beside what the cache does, in some of its pairs (i, i + head_dim/2).
+struct KeyBias {
+  int count;                  // of pairs
+  const std::int32_t* pairs;  // i of each
+  const float* rotated;  // [2·count][kKvStrip]: the first of each pair at positions 0 … 63, then the second of each
+};
+
 // One task of attention: `tokens` consecutive query tokens of one sequence, the query heads that share one KV head, and
 // the KV segment [segment_begin, segment_end) of that sequence. It yields, for every (token, head), the segment's
 // running maximum, denominator and unnormalised output; merge_attention() joins segments in ascending order.
@@ -15,16 +40,19 @@ struct AttentionTask {
   const float* query;  // [tokens][query_stride], the first head of this KV head at [0]
   int query_stride;
   int tokens;
-  int heads;                  // query heads of this KV head
-  int head_dim;               // a multiple of 16
-  int first_position;         // of query token 0
-  int segment_begin;          // a multiple of the segment length
-  int segment_end;            // exclusive; keys after a query's own position are masked
-  int window;                 // keys that a query sees, up to its own; those before are masked too
-  float scale;                // 1 / sqrt(head_dim)
-  const std::uint16_t* keys;  // this layer's pool at this KV head: block b at keys + b·block_stride, [head_dim][16] f16
-  const std::uint16_t* values;      // the same for values: [16][head_dim] f16
-  std::size_t block_stride;         // f16 elements between blocks
+  int heads;                 // query heads of this KV head
+  int head_dim;              // a multiple of 16
+  int first_position;        // of query token 0
+  int segment_begin;         // a multiple of the segment length
+  int segment_end;           // exclusive; keys after a query's own position are masked
+  int window;                // keys that a query sees, up to its own; those before are masked too
+  float scale;               // 1 / sqrt(head_dim)
+  KvFormat format;           // of the cache
+  const std::byte* cache;    // this layer's at this KV head: block b at cache + b·block_stride
+  std::size_t block_stride;  // bytes
+  KeyBias key_bias;
+  const float* cosine;  // [position][head_dim / 2], not read where key_bias.count is 0
+  const float* sine;
   const std::int32_t* block_table;  // block of position p: block_table[p / 16]
   float* maxima;                    // [tokens][heads] out
   float* sums;                      // [tokens][heads] out
@@ -32,10 +60,7 @@ struct AttentionTask {
   float* scratch;                   // attention_scratch(tokens·heads, head_dim) floats
 };
 
-inline constexpr int kKvBlock = 16;        // tokens in a block of the KV cache
-inline constexpr int kKvStrip = 64;        // tokens between two updates of the running softmax
 inline constexpr int kNoWindow = 1 << 30;  // a window longer than any context
-inline constexpr int kPanel = 64;          // columns of a panel of queries or scores, see attention.inc
 
 // One set of functions per instruction set. They are stateless, allocate nothing and start no threads; every set gives
 // the same bits as the scalar one.
@@ -73,10 +98,8 @@ struct Kernels {
   // multiple of 16.
   void (*rotate)(float* x, const float* cosine, const float* sine, int dim);
 
-  // Writes one token's key (head_dim values, strided in its block) and value at slot 0…15 of a block; finite values
-  // beyond f16 are clamped to ±65504.
-  void (*store_key)(const float* key, int head_dim, int slot, std::uint16_t* block);
-  void (*store_value)(const float* value, int head_dim, int slot, std::uint16_t* block);
+  // Writes one token's key and value at slot 0…15 of a block; in f16 finite values beyond it are clamped to ±65504.
+  void (*store_kv)(KvFormat format, const float* key, const float* value, int head_dim, int slot, std::byte* block);
 
   void (*attend)(const AttentionTask& task);
 

@@ -33,7 +33,7 @@ inline f32x8 load_bf16(const std::uint16_t* p) {
   const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))};
 }
-inline f32x8 load_int8(const std::int8_t* p) {
+inline f32x8 load_codes(const std::int8_t* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
 }
 inline f32x8 to_float(i32x8 a) { return {_mm256_cvtepi32_ps(a.v)}; }

@@ -18,6 +18,8 @@ template <class V>
 V load(const float* p);
 template <class V>
 V load_half(const std::uint16_t* p);
+template <class V>
+V load_codes(const std::int8_t* p);
 template <>
 inline f32x16 broadcast<f32x16>(float a) {
   return {_mm512_set1_ps(a)};
@@ -29,6 +31,10 @@ inline f32x16 load<f32x16>(const float* p) {
 template <>
 inline f32x16 load_half<f32x16>(const std::uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+template <>
+inline f32x16 load_codes<f32x16>(const std::int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 inline void store(float* p, f32x16 a) { _mm512_storeu_ps(p, a.v); }
 inline f32x16 join(f32x8 low, f32x8 high) { return {_mm512_insertf32x8(_mm512_castps256_ps512(low.v), high.v, 1)}; }

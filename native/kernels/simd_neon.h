@@ -42,9 +42,9 @@ inline f32x8 load_bf16(const std::uint16_t* p) {
   return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(halves), 16)),
           vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(halves), 16))};
 }
-inline f32x8 load_int8(const std::int8_t* p) {
-  const int16x8_t wide = vmovl_s8(vld1_s8(p));
-  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)))};
+inline f32x8 load_codes(const std::int8_t* p) {
+  const int16x8_t codes = vmovl_s8(vld1_s8(p));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(codes))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(codes)))};
 }
 inline f32x8 to_float(i32x8 a) { return {vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
 inline void store_half(std::uint16_t* p, f32x8 a) {

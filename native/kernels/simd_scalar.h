@@ -38,7 +38,7 @@ inline f32x8 sqrt(f32x8 a) { TYPEBAR_LANES(__builtin_sqrtf(a.lane[l])); }
 inline f32x8 abs(f32x8 a) { TYPEBAR_LANES(std::fabs(a.lane[l])); }
 inline f32x8 load_half(const std::uint16_t* p) { TYPEBAR_LANES(half_to_float(p[l])); }
 inline f32x8 load_bf16(const std::uint16_t* p) { TYPEBAR_LANES(bf16_to_float(p[l])); }
-inline f32x8 load_int8(const std::int8_t* p) { TYPEBAR_LANES(float(p[l])); }
+inline f32x8 load_codes(const std::int8_t* p) { TYPEBAR_LANES(float(p[l])); }
 inline f32x8 to_float(i32x8 a) { TYPEBAR_LANES(float(a.lane[l])); }
 inline void store_half(std::uint16_t* p, f32x8 a) {
   for (int l = 0; l < 8; ++l) p[l] = float_to_half(a.lane[l]);

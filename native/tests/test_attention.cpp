@@ -17,19 +17,33 @@ using namespace typebar;
 
 namespace {
 
-constexpr std::uint16_t kHalfNan = 0x7e00;
+// What a key or value of one head is in the cache.
+std::vector<float> held(KvFormat format, const float* values, int count) {
+  float largest = 0;
+  for (int d = 0; d < count; ++d) largest = std::max(largest, std::fabs(values[d]));
+  std::vector<float> result(count);
+  for (int d = 0; d < count; ++d) {
+    result[d] = format == KvFormat::f16 ? half_to_float(float_to_half(values[d]))
+                                        : largest / 127 * std::nearbyint(values[d] * (127 / largest));
+  }
+  return result;
+}
 
 // Sequences in a pool whose other slots are all NaN, with shuffled block tables that end with the last position.
 struct World {
+  KvFormat format;
   AttentionShape shape;
   float scale;
   std::vector<int> lengths;
   std::vector<std::vector<std::int32_t>> tables;
   std::vector<std::vector<float>> queries, keys, values;  // [sequence][position][heads or kv_heads][head_dim]
-  std::vector<std::uint16_t> key_pool, value_pool;        // [block][kv_head] …
+  std::vector<std::byte> pool;                            // [block][kv_head] …
+  std::vector<float> bias, frequencies, cosine, sine;     // of all keys and their rotations, or empty
+  std::vector<RotatedBias> key_bias;
 
-  World(AttentionShape shape_, std::vector<int> lengths_, unsigned seed, float sharpness = 1)
-      : shape(shape_), scale(1 / std::sqrt(float(shape_.head_dim))), lengths(std::move(lengths_)) {
+  World(AttentionShape shape_, std::vector<int> lengths_, unsigned seed, float sharpness = 1,
+        KvFormat format_ = KvFormat::f16)
+      : format(format_), shape(shape_), scale(1 / std::sqrt(float(shape_.head_dim))), lengths(std::move(lengths_)) {
     for (std::size_t s = 0; s < lengths.size(); ++s) {
       const std::size_t kv = std::size_t(lengths[s]) * shape.kv_heads * shape.head_dim;
       queries.push_back(random_normal(kv * shape.group(), seed + 3 * s, sharpness));
@@ -42,7 +56,39 @@ struct World {
     }
   }
 
-  std::size_t block_stride() const { return std::size_t(shape.kv_heads) * shape.head_dim * kKvBlock; }
+  // Keys are the ones above plus a rotated bias, which the cache does not hold: in pairs where it has some length.
+  void add_bias(float size) {
+    const int dim = shape.head_dim, half = dim / 2;
+    bias = random_normal(std::size_t(shape.kv_heads) * dim, 99, size);
+    for (int i = 0; i < half; ++i) frequencies.push_back(std::pow(1000.0f, -float(i) / float(half)));
+    for (int p = 0; p < *std::max_element(lengths.begin(), lengths.end()); ++p) {
+      for (int i = 0; i < half; ++i) {
+        cosine.push_back(float(std::cos(double(p) * frequencies[i])));
+        sine.push_back(float(std::sin(double(p) * frequencies[i])));
+      }
+    }
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      float* const own = &bias[std::size_t(head) * dim];
+      key_bias.emplace_back(own, frequencies, head == 0 ? size : 100 * size);  // the second head has none
+      std::vector<bool> is_apart(half);
+      for (const int i : key_bias.back().pairs) is_apart[i] = true;
+      for (int d = 0; d < dim; ++d) own[d] *= is_apart[d % half];
+    }
+    REQUIRE(key_bias[0].pairs.size() > std::size_t(half) / 3);
+  }
+
+  // The bias of a KV head at a position.
+  double bias_at(int kv_head, int position, int d) const {
+    if (bias.empty()) return 0;
+    const int half = shape.head_dim / 2, i = d % half;
+    const float* pair = &bias[std::size_t(kv_head) * shape.head_dim + i];
+    const double angle = double(position) * frequencies[i];
+    return d < half ? pair[0] * std::cos(angle) - pair[half] * std::sin(angle)
+                    : pair[half] * std::cos(angle) + pair[0] * std::sin(angle);
+  }
+
+  std::size_t head_stride() const { return kv_head_bytes(format, shape.head_dim); }
+  std::size_t block_stride() const { return std::size_t(shape.kv_heads) * head_stride(); }
 
   void allot_blocks(unsigned seed) {
     int total = 3;  // some that belong to nobody
@@ -55,39 +101,39 @@ struct World {
       tables.emplace_back(next, next + (length + 15) / 16);
       next += (length + 15) / 16;
     }
-    key_pool.assign(total * block_stride(), kHalfNan);
-    value_pool = key_pool;
+    pool.assign(total * block_stride(), std::byte{0xff});  // a NaN in f16 and in f32
   }
 
   void write(int s, int position) {
     const int dim = shape.head_dim;
     for (int h = 0; h < shape.kv_heads; ++h) {
       const std::size_t from = (std::size_t(position) * shape.kv_heads + h) * dim;
-      const std::size_t to = tables[s][position / 16] * block_stride() + std::size_t(h) * dim * kKvBlock;
-      scalar::kernels.store_key(&keys[s][from], dim, position % 16, &key_pool[to]);
-      scalar::kernels.store_value(&values[s][from], dim, position % 16, &value_pool[to]);
+      const std::size_t to = tables[s][position / 16] * block_stride() + std::size_t(h) * head_stride();
+      scalar::kernels.store_kv(format, &keys[s][from], &values[s][from], dim, position % 16, &pool[to]);
     }
   }
 
-  // Softmax attention of one (position, head) in double, over the keys and values that f16 holds.
+  // Softmax attention of one (position, head) in double, over the keys and values that the cache holds.
   std::vector<double> reference(int s, int position, int head) const {
     const int dim = shape.head_dim, kv_head = head / shape.group();
     const float* query = &queries[s][(std::size_t(position) * shape.heads + head) * dim];
-    const auto stored = [&](const std::vector<float>& from, int p, int d) -> double {
-      return half_to_float(float_to_half(from[(std::size_t(p) * shape.kv_heads + kv_head) * dim + d]));
+    const auto stored = [&](const std::vector<float>& from, int p) {
+      return held(format, &from[(std::size_t(p) * shape.kv_heads + kv_head) * dim], dim);
     };
     const int first = std::max(0, position + 1 - shape.window);
     std::vector<double> scores(position + 1, -INFINITY), out(dim, 0.0);
     for (int p = first; p <= position; ++p) {
+      const std::vector<float> key = stored(keys[s], p);
       scores[p] = 0;
-      for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * stored(keys[s], p, d);
+      for (int d = 0; d < dim; ++d) scores[p] += scale * double(query[d]) * (key[d] + bias_at(kv_head, p, d));
     }
     const double largest = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (int p = first; p <= position; ++p) {
       const double weight = std::exp(scores[p] - largest);
       sum += weight;
-      for (int d = 0; d < dim; ++d) out[d] += weight * stored(values[s], p, d);
+      const std::vector<float> value = stored(values[s], p);
+      for (int d = 0; d < dim; ++d) out[d] += weight * value[d];
     }
     for (double& o : out) o /= sum;
     return out;
@@ -125,10 +171,13 @@ std::vector<float> step(const Kernels& kernels, const World& world, const std::v
                              sequences,
                              query.data(),
                              query_stride,
-                             world.key_pool.data(),
-                             world.value_pool.data(),
+                             world.format,
+                             world.pool.data(),
                              world.block_stride(),
-                             std::size_t(world.shape.head_dim) * kKvBlock,
+                             world.head_stride(),
+                             world.bias.empty() ? nullptr : world.key_bias.data(),
+                             world.cosine.data(),
+                             world.sine.data(),
                              partials.data(),
                              output.data(),
                              width};
@@ -165,7 +214,9 @@ double largest_error(const World& world, const Chunk& chunk, const float* rows) 
   return worst;
 }
 
-const AttentionShape kShapes[] = {{14, 2, 64}, {9, 3, 64}, {4, 4, 48}, {8, 1, 128}, {12, 2, 80}, {11, 1, 16}};
+const AttentionShape kShapes[] = {{14, 2, 64}, {9, 3, 64},  {4, 4, 48}, {8, 1, 128},
+                                  {12, 2, 80}, {11, 1, 16}, {4, 1, 256}};
+const KvFormat kFormats[] = {KvFormat::f16, KvFormat::q8};
 
 // A task on sequence 0 of a world with one KV head, with room for its results.
 struct Task {
@@ -187,9 +238,12 @@ struct Task {
             segment_end,
             world.shape.window,
             world.scale,
-            world.key_pool.data(),
-            world.value_pool.data(),
+            world.format,
+            world.pool.data(),
             world.block_stride(),
+            {},
+            nullptr,
+            nullptr,
             world.tables[0].data(),
             maxima.data(),
             sums.data(),
@@ -201,25 +255,49 @@ struct Task {
 }  // namespace
 
 TEST_CASE("a token's attention equals the formula in double, at every kind of context length") {
-  for (const AttentionShape& shape : kShapes) {
-    for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 130, 511, 512, 513, 1030}) {
-      const World world(shape, {length}, length);
-      const Chunk last{0, length - 1, 1};
-      const std::vector<float> rows =
-          on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {last}); });
-      INFO("heads ", shape.heads, " head_dim ", shape.head_dim, " length ", length);
-      CHECK(largest_error(world, last, rows.data()) < 1e-5);
+  for (const KvFormat format : kFormats) {
+    for (const AttentionShape& shape : kShapes) {
+      for (const int length : {1, 2, 15, 16, 17, 63, 64, 65, 130, 511, 512, 513, 1030}) {
+        const World world(shape, {length}, length, 1, format);
+        const Chunk last{0, length - 1, 1};
+        const std::vector<float> rows =
+            on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {last}); });
+        INFO("format ", int(format), " heads ", shape.heads, " head_dim ", shape.head_dim, " length ", length);
+        CHECK(largest_error(world, last, rows.data()) < 1e-5);
+      }
     }
   }
 }
 
 TEST_CASE("a prompt's attention equals the formula in double") {
+  for (const KvFormat format : kFormats) {
+    for (const AttentionShape& shape : kShapes) {
+      const World world(shape, {75}, 3, 5, format);
+      const std::vector<float> rows = on_every_isa([&](const Kernels& kernels) {
+        return step(kernels, world, {{0, 0, 75}});
+      });
+      INFO("format ", int(format), " heads ", shape.heads, " head_dim ", shape.head_dim);
+      CHECK(largest_error(world, {0, 0, 75}, rows.data()) < 2e-5);
+    }
+  }
+}
+
+TEST_CASE("a bias that the cache does not hold is added to every key, rotated to its position") {
   for (const AttentionShape& shape : kShapes) {
-    const World world(shape, {75}, 3, 5);
-    const std::vector<float> rows = on_every_isa([&](const Kernels& kernels) {
-      return step(kernels, world, {{0, 0, 75}});
-    });
-    CHECK(largest_error(world, {0, 0, 75}, rows.data()) < 2e-5);
+    World world(shape, {700}, 3, 1, KvFormat::q8);
+    world.add_bias(3);
+    for (const Chunk& chunk : {Chunk{0, 699, 1}, Chunk{0, 60, 75}, Chunk{0, 505, 9}}) {
+      const std::vector<float> rows =
+          on_every_isa([&](const Kernels& kernels) { return step(kernels, world, {chunk}); });
+      INFO("heads ", shape.heads, " head_dim ", shape.head_dim, " from ", chunk.first_position);
+      CHECK(largest_error(world, chunk, rows.data()) < 1e-4);
+    }
+  }
+  World world({14, 2, 64}, {530}, 7, 1, KvFormat::q8);
+  world.add_bias(3);
+  const std::vector<float> whole = in_chunks(select_kernels(), world, {530});
+  for (const std::vector<int>& sizes : {std::vector{1}, {3}, {70}, {511, 1, 7}}) {
+    CHECK(same_bits(in_chunks(select_kernels(), world, sizes), whole));
   }
 }
 
@@ -240,6 +318,7 @@ TEST_CASE("the result does not depend, to the bit, on how a prompt is cut into s
   for (const std::string& isa : usable_isas()) {
     check(select_kernels(isa), World({14, 2, 64}, {80}, 5), {{1}, {3}, {70}});
     check(select_kernels(isa), World({6, 2, 48}, {140}, 6), {{1}, {2}, {8}, {64}});
+    check(select_kernels(isa), World({14, 2, 64}, {530}, 7, 1, KvFormat::q8), {{1}, {3}, {70}, {511, 1, 7}});
   }
 }
 
@@ -304,17 +383,19 @@ TEST_CASE("a plan leaves out the segments before the window") {
 }
 
 TEST_CASE("the result does not depend on the rest of the batch") {
-  const World world({7, 1, 64}, {700, 40, 1, 530, 90}, 6);
-  const std::vector<Chunk> chunks = {{0, 699, 1}, {1, 0, 40}, {2, 0, 1}, {3, 525, 5}, {4, 17, 73}};
-  const std::vector<float> together =
-      on_every_isa([&](const Kernels& kernels) { return step(kernels, world, chunks); });
-  std::vector<float> apart;
-  for (const Chunk& chunk : chunks) {
-    const std::vector<float> rows = step(select_kernels(), world, {chunk});
-    CHECK(largest_error(world, chunk, rows.data()) < 1e-5);
-    apart.insert(apart.end(), rows.begin(), rows.end());
+  for (const KvFormat format : kFormats) {
+    const World world({7, 1, 64}, {700, 40, 1, 530, 90}, 6, 1, format);
+    const std::vector<Chunk> chunks = {{0, 699, 1}, {1, 0, 40}, {2, 0, 1}, {3, 525, 5}, {4, 17, 73}};
+    const std::vector<float> together =
+        on_every_isa([&](const Kernels& kernels) { return step(kernels, world, chunks); });
+    std::vector<float> apart;
+    for (const Chunk& chunk : chunks) {
+      const std::vector<float> rows = step(select_kernels(), world, {chunk});
+      CHECK(largest_error(world, chunk, rows.data()) < 1e-5);
+      apart.insert(apart.end(), rows.begin(), rows.end());
+    }
+    CHECK(same_bits(together, apart));
   }
-  CHECK(same_bits(together, apart));
 }
 
 TEST_CASE("rows that see nothing of a segment yield the empty result") {
@@ -379,6 +460,14 @@ TEST_CASE("a value that is not finite shows in the tokens that see it, and in no
   const std::vector<float> rows = step(select_kernels(), world, {{0, 80, 1}});
   CHECK(std::isnan(rows[3]));
   CHECK_FALSE(std::isnan(rows[2]));
+  for (const float bad : {NAN, INFINITY}) {  // in codes the whole vector is lost with its scale
+    World codes({2, 1, 16}, {90, 90}, 11, 1, KvFormat::q8);
+    codes.values[0][70 * 16 + 3] = bad;
+    codes.write(0, 70);
+    const std::vector<float> both = step(select_kernels(), codes, {{0, 80, 1}, {1, 80, 1}});
+    for (int i = 0; i < 32; ++i) CHECK(std::isnan(both[i]));
+    for (int i = 32; i < 64; ++i) CHECK(std::isfinite(both[i]));
+  }
 }
 
 TEST_CASE("merge_attention joins segments in any state") {

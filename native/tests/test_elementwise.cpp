@@ -368,9 +368,10 @@ TEST_CASE("keys and values land in their slot and nowhere else, clamped to what 
     for (const std::string& isa : usable_isas()) {
       INFO("instruction set ", isa);
       for (const int slot : {0, 7, 15}) {
-        std::vector<std::uint16_t> keys(std::size_t(head_dim) * 16, 0x1234), values = keys;
-        select_kernels(isa).store_key(x.data(), head_dim, slot, keys.data());
-        select_kernels(isa).store_value(x.data(), head_dim, slot, values.data());
+        std::vector<std::uint16_t> block(std::size_t(head_dim) * 32, 0x1234);
+        select_kernels(isa).store_kv(KvFormat::f16, x.data(), x.data(), head_dim, slot,
+                                     reinterpret_cast<std::byte*>(block.data()));
+        const std::uint16_t *keys = block.data(), *values = keys + head_dim * 16;
         int wrong = 0;
         for (int d = 0; d < head_dim; ++d) {
           for (int s = 0; s < 16; ++s) {
@@ -382,6 +383,48 @@ TEST_CASE("keys and values land in their slot and nowhere else, clamped to what 
         }
         CHECK(wrong == 0);
       }
+    }
+  }
+}
+
+TEST_CASE("keys and values as codes land in their slot and nowhere else, nearest to what they were") {
+  for (const int head_dim : {16, 48, 64, 256}) {
+    const std::vector<float> key = random_normal(head_dim, 1, 30), value = random_normal(head_dim, 2, 0.01f);
+    for (const std::string& isa : usable_isas()) {
+      INFO("instruction set ", isa, " head_dim ", head_dim);
+      for (const int slot : {0, 7, 15}) {
+        std::vector<std::byte> block(kv_head_bytes(KvFormat::q8, head_dim), std::byte{0x12});
+        const std::vector<std::byte> before = block;
+        select_kernels(isa).store_kv(KvFormat::q8, key.data(), value.data(), head_dim, slot, block.data());
+        const auto scales = reinterpret_cast<const float*>(block.data());
+        const auto codes = reinterpret_cast<const std::int8_t*>(block.data() + kv_scale_bytes(KvFormat::q8));
+        int wrong = 0, changed = 0;
+        for (int d = 0; d < head_dim; ++d) {
+          const int of_key = codes[d * 16 + slot], of_value = codes[(16 + slot) * head_dim + d];
+          wrong += std::fabs(key[d] - double(scales[slot]) * of_key) > scales[slot] * 0.50001;
+          wrong += std::fabs(value[d] - double(scales[16 + slot]) * of_value) > scales[16 + slot] * 0.50001;
+          wrong += std::abs(of_key) > 127 || std::abs(of_value) > 127;
+        }
+        CHECK(wrong == 0);
+        for (std::size_t i = 0; i < block.size(); ++i) changed += block[i] != before[i];
+        CHECK(changed <= 2 * head_dim + 8);
+      }
+    }
+  }
+}
+
+TEST_CASE("codes of zeros are zeros, and a value that is not finite spoils their scale") {
+  for (const std::string& isa : usable_isas()) {
+    for (const float bad : {0.0f, NAN, kInfinity, -kInfinity}) {
+      std::vector<float> key(16, 0.0f);
+      const std::vector<float> value = random_normal(16, 1);
+      key[11] = bad;
+      std::vector<std::byte> block(kv_head_bytes(KvFormat::q8, 16));
+      select_kernels(isa).store_kv(KvFormat::q8, key.data(), value.data(), 16, 3, block.data());
+      const auto scales = reinterpret_cast<const float*>(block.data());
+      CHECK(std::isfinite(scales[3]) == (bad == 0));
+      CHECK(std::isfinite(scales[16 + 3]));
+      if (bad == 0) CHECK(block[128 + 11 * 16 + 3] == std::byte{0});
     }
   }
 }

@@ -27,7 +27,9 @@ class AttentionKind:
 class ModelConfig:
     """Shape of the transformer; all fields are keyword arguments.
 
-    attention: the kinds that there are; layer_attention: which of them each layer has; activation: silu or gelu.
+    attention: the kinds that there are;
+layer_attention : which of them each layer has;
+activation: silu or gelu.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class ModelConfig:
         max_step_tokens: int,
         max_step_sequences: int,
         screened_head: bool = True,
-    ) -> None: ...
+        kv_dtype: str = "f16",
+    ) -> None:
+        """kv_dtype: f16, or q8 for keys and values in 8-bit codes."""
 
 @final
 class TensorSource:
@@ -149,7 +153,8 @@ class Model:
     def logits_again(self, best_needed: int = 0) -> npt.NDArray[np.float32]:
         """The logits of the tokens of the last step() or logits() once more, by the output layer alone.
 
-        best_needed > 0: only that many of the largest, as the screened output layer finds them; others may be -inf.
+        best_needed > 0: only that many of the largest, as the screened output layer finds them;
+others may be -inf.
         Raises ValueError where no step has run.
         """
 
@@ -188,7 +193,8 @@ class Bpe:
         whole_words: bool,
     ) -> None:
         """pieces [tokens] in GPT-2's alphabet; left_out [tokens] is nonzero for those that no text becomes; merges
-        "left right", best first; words: gpt2, smollm, qwen2 or llama3, the rule that cuts text into words;
+        "left right", best first;
+words : gpt2, smollm, qwen2 or llama3, the rule that cuts text into words;
         whole_words: a word that is a token is taken whole.
 
         Raises ValueError, which starts with "tokens[i]" or "merges[i]", where an entry is there twice or does not fit.
@@ -206,7 +212,8 @@ class SentencePiece:
 
     def __init__(self, *, pieces: bytes, piece_ends: UInt32s, kinds: Bytes, scores: Floats) -> None:
         """pieces [tokens], a space written as U+2581; kinds [tokens]: 0 for those that no text becomes, 1 for the
-        others, 2 for those of a byte, "<0xHH>"; scores [tokens]: what two neighbours become is made in this order.
+        others, 2 for those of a byte, "<0xHH>";
+        scores [tokens]: what two neighbours become is made in this order.
 
         Raises ValueError, which names the entry, where one is there twice or does not fit.
         """

@@ -6,6 +6,7 @@ from typing import Any
 from typebar.errors import ParameterError
 
 QUANTIZATIONS = ("keep", "q8", "q6", "q5", "q4", "f32", "auto")
+KV_DTYPES = ("f16", "q8")
 DEFAULT_MAX_MODEL_LEN = 4096
 MOST_GUESSES = 3  # and the token before them are 4, which the kernels compute together
 
@@ -26,6 +27,7 @@ class EngineConfig:
     max_num_seqs: requests that run at the same time. max_step_tokens: tokens of one step, over all requests.
     step_ms: how long a step may take while somebody waits for a token.
     kv_memory: bytes for keys and values; None: four full contexts, or what is free. Taken as it is used.
+    kv_dtype: f16, or q8: keys and values in 8-bit codes, about half the bytes; see docs/numerics.md.
     isa: instruction set of the kernels; "": the best that the processor has.
     screened_head: read four bits of an output layer of 6 or 8 where a draw needs no more of it; see docs/numerics.md.
     num_speculative_tokens: guesses that a step checks beside a token, 0 to 3, while few requests run; changes no token.
@@ -39,6 +41,7 @@ class EngineConfig:
     max_step_tokens: int = 512
     step_ms: float = 60.0
     kv_memory: int | None = None
+    kv_dtype: str = "f16"
     isa: str = ""
     screened_head: bool = True
     num_speculative_tokens: int = MOST_GUESSES
@@ -55,6 +58,7 @@ class EngineConfig:
         guesses = self.num_speculative_tokens
         is_number = isinstance(guesses, int) and not isinstance(guesses, bool)
         self._check("num_speculative_tokens", is_number and 0 <= guesses <= MOST_GUESSES, f"0 to {MOST_GUESSES}")
+        self._check("kv_dtype", self.kv_dtype in KV_DTYPES, f"one of {', '.join(KV_DTYPES)}")
         self._check("quantization", self.quantization in QUANTIZATIONS, f"one of {', '.join(QUANTIZATIONS)}")
         for field in ("max_model_len", "default_max_model_len"):
             self._check(field, getattr(self, field) != 1, "at least 2, for one token of prompt and one of answer")

@@ -50,9 +50,12 @@ class Task:
     weight_bytes: int  # of these by an engine that takes the file as it is
     macs: int  # multiply-adds of a token without the output layer
     quantization: str = "keep"  # of typebar's weights; the other engines' are what they are
+    kv_dtype: str = "f16"  # likewise
 
     @staticmethod
-    def of(gguf: Path, threads: int, metrics: Sequence[Metric], quantization: str = "keep") -> Task:
+    def of(
+        gguf: Path, threads: int, metrics: Sequence[Metric], quantization: str = "keep", kv_dtype: str = "f16"
+    ) -> Task:
         """The task for a model; metrics that its context does not hold are left out."""
         file = GGUFFile.open(gguf)
         spec = ModelSpec.from_gguf(file)
@@ -77,6 +80,7 @@ class Task:
             weight_bytes=sum(tensor.nbytes for tensor in read),
             macs=sum(tensor.shape[0] * tensor.shape[1] for tensor in body),
             quantization=quantization,
+            kv_dtype=kv_dtype,
         )
 
 
@@ -172,7 +176,8 @@ def solo(
     job = {
         "model": str(model), "threads": task.threads, "context": task.context, "tokens": task.tokens,
         "chats": task.chats, "edit": task.edit, "metrics": wanted, "weights": engine.weights,
-        "token_weights": task.token_weights, "quantization": task.quantization, **settings,
+        "token_weights": task.token_weights, "quantization": task.quantization, "kv_dtype": task.kv_dtype,
+        **settings,
     }  # fmt: skip
     command = [python, str(engine.path), json.dumps(job)]
     start = time.monotonic()
@@ -198,7 +203,7 @@ def solo(
 def _served(engine: Engine, python: str, model: Path, task: Task, users: int, wanted: list[str]) -> dict[str, float]:
     assert engine.server
     port = free_port()
-    launch = Launch(python, model, port, users, task.threads, task.quantization)
+    launch = Launch(python, model, port, users, task.threads, task.quantization, task.kv_dtype)
     with ServerProcess(engine.server(launch), port) as server:
         return serving.figures(server, users, wanted, task.document)
 

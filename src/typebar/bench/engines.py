@@ -28,7 +28,7 @@ OPENVINO_PACKAGES = ("openvino-genai", "openvino-tokenizers", "optimum-intel", "
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a server is started. quantization: of typebar's weights; other engines take theirs as they are."""
+    """How a server is started. quantization, kv_dtype: of typebar; other engines take what they take."""
 
     python: str
     model: Path
@@ -36,6 +36,7 @@ class Launch:
     users: int
     threads: int
     quantization: str = "keep"
+    kv_dtype: str = "f16"
 
 
 Server = Callable[[Launch], list[str]]
@@ -111,7 +112,8 @@ class Engine:
 
 def _typebar_server(launch: Launch) -> list[str]:
     flags = ("--threads", str(launch.threads), "--max-model-len", "2048", "--num-speculative-tokens", "0")
-    return serve_command(str(launch.model), launch.port, *flags, "--quant", launch.quantization)
+    held = ("--quant", launch.quantization, "--kv-dtype", launch.kv_dtype)
+    return serve_command(str(launch.model), launch.port, *flags, *held)
 
 
 def _llamacpp_server(launch: Launch) -> list[str]:

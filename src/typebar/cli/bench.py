@@ -43,6 +43,7 @@ def compare(
     quant: Annotated[
         str, typer.Option(help="Of typebar's weights alone: keep (as in the file), q8, q6, q5, q4, f32 or auto.")
     ] = "keep",
+    kv_dtype: Annotated[str, typer.Option(help="Of typebar's keys and values alone: f16 or q8.")] = "f16",
     install: Annotated[
         bool, typer.Option("--install", help="First install missing engines into typebar's cache.")
     ] = False,
@@ -61,7 +62,7 @@ def compare(
     from typebar.config import EngineConfig
 
     _check_targets(json_file, plot)
-    EngineConfig(quantization=quant)  # refuses an unknown one before anything is made
+    EngineConfig(quantization=quant, kv_dtype=kv_dtype)  # refuses what is unknown before anything is made
     wanted = metrics.choose(options.words(only), busy)
     console = Console()
     names = options.words(peers)
@@ -70,7 +71,7 @@ def compare(
     with tables.progress_bar(console, "compare") as progress:
         failed = engines.install_missing(names, lambda doing: progress(doing, 0.0)) if install else {}
         found, missing = engines.choose(names)
-        task = Task.of(file, threads or _usual_threads(), wanted, quant)
+        task = Task.of(file, threads or _usual_threads(), wanted, quant, kv_dtype)
         keep = partial(tables.save, json_file) if json_file else lambda report: None
         report = measure(task, found, missing | failed, rounds, progress, keep)
     tables.print_comparison(console, report)

@@ -35,6 +35,7 @@ def chat(
     seed: options.Seed = None,
     stop: options.Stop = None,
     quant: options.Quant = "keep",
+    kv_dtype: options.KvDtype = "f16",
     threads: options.Threads = None,
     max_model_len: options.MaxModelLen = None,
 ) -> None:
@@ -42,7 +43,7 @@ def chat(
     params = options.sampling(
         temperature, repetition_penalty, stop, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed, max_tokens=max_tokens
     )
-    with options.load(model, quant, threads, max_model_len) as llm:
+    with options.load(model, quant, kv_dtype, threads, max_model_len) as llm:
         Conversation(llm, params, system).run()
 
 

@@ -19,6 +19,7 @@ from typebar.model.plan import Plan, open_plan
 def inspect(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="As for `typebar run --model`.", show_default=False)],
     quant: options.Quant = "keep",
+    kv_dtype: options.KvDtype = "f16",
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens for the expected memory. Default: 4096 or the model's, if smaller."),
@@ -33,9 +34,9 @@ def inspect(
     from typebar.model.download import resolve_model
 
     check_writable(json_file)
-    EngineConfig(quantization=quant)
+    EngineConfig(quantization=quant, kv_dtype=kv_dtype)
     found = resolve_model(model)
-    plan = open_plan(found.path, quant)
+    plan = open_plan(found.path, quant, kv_dtype)
     longest = plan.spec.context_length
     context = context or min(DEFAULT_MAX_MODEL_LEN, longest)
     if context > longest:
@@ -58,6 +59,7 @@ def report(name: str, path: Path, plan: Plan, context: int) -> dict[str, Any]:
         "held_bytes": plan.held_bytes,
         "token_bytes": plan.token_bytes(),
         "token_bytes_full_head": plan.token_bytes(screened_head=False),
+        "kv_dtype": plan.kv_dtype,
         "kv_token_bytes": plan.kv_token_bytes,
         "context": context,
         "memory_bytes": plan.memory(context),
@@ -108,6 +110,6 @@ def _facts(name: str, plan: Plan, context: int) -> list[tuple[str, str]]:
         ("on disk", megabytes(plan.file_bytes)),
         ("held", held),
         ("read a token", read),
-        ("keys, values", f"{megabytes(plan.kv_token_bytes)} a token"),
+        ("keys, values", f"{megabytes(plan.kv_token_bytes)} a token, {plan.kv_dtype}"),
         ("memory", f"about {megabytes(plan.memory(context))} with {context} tokens"),
     ]

@@ -40,6 +40,10 @@ Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this
 Quant = Annotated[
     str, typer.Option(envvar="TYPEBAR_QUANTIZATION", help="keep (no weight changes), q8, q6, q5, q4, f32 or auto.")
 ]
+KvDtype = Annotated[
+    str,
+    typer.Option(envvar="TYPEBAR_KV_DTYPE", help="Keys and values: f16, or q8, 8 bits in about half the memory."),
+]
 Threads = Annotated[
     int | None, typer.Option(envvar="TYPEBAR_THREADS", help="Default: by affinity, quota and physical cores.")
 ]
@@ -58,9 +62,9 @@ def sampling(
     return SamplingParams(temperature=temperature, repetition_penalty=repetition_penalty, stop=stop, **others)
 
 
-def load(model: str | None, quant: str, threads: int | None, max_model_len: int | None) -> LLM:
+def load(model: str | None, quant: str, kv_dtype: str, threads: int | None, max_model_len: int | None) -> LLM:
     """The model of a command that needs one."""
-    return LLM(model, quantization=quant, threads=threads, max_model_len=max_model_len)
+    return LLM(model, quantization=quant, kv_dtype=kv_dtype, threads=threads, max_model_len=max_model_len)
 
 
 def read_stdin() -> str | None:

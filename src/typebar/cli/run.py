@@ -30,6 +30,7 @@ def run(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr how fast it was.")] = False,
     quant: options.Quant = "keep",
+    kv_dtype: options.KvDtype = "f16",
     threads: options.Threads = None,
     max_model_len: options.MaxModelLen = None,
 ) -> None:
@@ -41,7 +42,7 @@ def run(
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     start = perf_counter()
-    with options.load(model, quant, threads, max_model_len) as llm:
+    with options.load(model, quant, kv_dtype, threads, max_model_len) as llm:
         load_s = perf_counter() - start
         with llm.chat(messages, params, stream=True) as answer:
             interrupted = _copy(answer, quiet=as_json)

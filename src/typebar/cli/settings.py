@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from typebar.config import QUANTIZATIONS, EngineConfig
+from typebar.config import KV_DTYPES, QUANTIZATIONS, EngineConfig
 from typebar.presets import DEFAULT_PRESET, PRESETS
 from typebar.server.settings import LOG_FORMATS, LOG_LEVELS, ServerSettings
 
@@ -141,6 +141,10 @@ PANELS: dict[str, tuple[Setting, ...]] = {
         Setting("max_num_seqs", "integer", "Requests that run at the same time."),
         Setting("max_queue", "integer", "Requests that wait for their turn; more get status 429."),
         Setting("kv_memory", "size", "For keys and values. Without it: four full contexts, or what is free."),
+        Setting(
+            "kv_dtype", "text", "Keys and values in f16, or in 8-bit codes (q8): about half the memory for each token.",
+            "|".join(KV_DTYPES),
+        ),
         Setting("step_ms", "number", "How long a step may take while somebody waits for a token."),
         Setting(
             "num_speculative_tokens", "integer", "Tokens that a step guesses from the text so far and checks, up to 3, "

@@ -101,6 +101,7 @@ def load_model(
         max_step_tokens=config.max_step_tokens,
         max_step_sequences=config.max_num_seqs,
         screened_head=config.screened_head,
+        kv_dtype=config.kv_dtype,
     )
     usable_vocab, build_tokenizer = checkpoint.usable_vocab, [checkpoint.build_tokenizer]
     del checkpoint  # the thread drops what the files say of the tokenizer, so it is free before all weights are packed
@@ -211,7 +212,7 @@ def _kv_size(spec: ModelSpec, config: EngineConfig, weight_bytes: int) -> tuple[
         limit = f"at most {spec.context_length}, the context of the model"
         raise ParameterError("max_model_len", limit, config.max_model_len)
     max_model_len = config.max_model_len or min(config.default_max_model_len, spec.context_length)
-    block_bytes = kv_token_bytes(spec) * BLOCK_TOKENS
+    block_bytes = kv_token_bytes(spec, config.kv_dtype) * BLOCK_TOKENS
     if config.kv_memory is not None:
         budget, source = config.kv_memory, "kv_memory"
         wanted = budget // block_bytes

@@ -107,6 +107,7 @@ class Plan:
 
     spec: ModelSpec
     quantization: str
+    kv_dtype: str
     tensors: tuple[PlannedTensor, ...]
     file_bytes: int
 
@@ -136,8 +137,8 @@ class Plan:
 
     @property
     def kv_token_bytes(self) -> int:
-        """f16 keys and values of a token."""
-        return kv_token_bytes(self.spec)
+        """Keys and values of a token."""
+        return kv_token_bytes(self.spec, self.kv_dtype)
 
     def memory(self, context: int) -> int:
         """About the resident set of a process that holds one sequence of `context` tokens."""
@@ -145,13 +146,13 @@ class Plan:
         return self.held_bytes + kv + PROCESS_BYTES + PROCESS_BYTES_PER_TOKEN * self.spec.vocab_size
 
 
-def open_plan(path: Path, quantization: str = "keep") -> Plan:
+def open_plan(path: Path, quantization: str = "keep", kv_dtype: str = "f16") -> Plan:
     """The plan of the model in a GGUF file, split or not, or in a Hugging Face folder. Raises ModelFileError."""
     checkpoint = open_checkpoint(path)
     quantization = choose_quantization(checkpoint.spec, checkpoint.tensors, EngineConfig(quantization=quantization))
     files = {tensor.path for tensor in checkpoint.tensors.values()}
     size = sum(file.stat().st_size for file in files)
-    return Plan(checkpoint.spec, quantization, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
+    return Plan(checkpoint.spec, quantization, kv_dtype, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
 
 
 def choose_quantization(spec: ModelSpec, tensors: Mapping[str, Tensor], config: EngineConfig) -> str:
@@ -164,7 +165,7 @@ def choose_quantization(spec: ModelSpec, tensors: Mapping[str, Tensor], config: 
     if any(LOSSLESS[tensor.type].group for name, tensor in tensors.items() if name.startswith("layers.")):
         return "keep"
     context = config.max_model_len or min(config.default_max_model_len, spec.context_length)
-    kv_bytes = config.kv_memory or blocks_for(context) * BLOCK_TOKENS * kv_token_bytes(spec)
+    kv_bytes = config.kv_memory or blocks_for(context) * BLOCK_TOKENS * kv_token_bytes(spec, config.kv_dtype)
     room = available_memory()[0] - OTHER_MEMORY - kv_bytes
     for quantization in ("q8", "q6", "q5"):
         if sum(tensor.bytes for tensor in plan_tensors(tensors, quantization)) <= room:
@@ -172,9 +173,10 @@ def choose_quantization(spec: ModelSpec, tensors: Mapping[str, Tensor], config: 
     return "q4"
 
 
-def kv_token_bytes(spec: ModelSpec) -> int:
-    """f16 keys and values of a token."""
-    return 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
+def kv_token_bytes(spec: ModelSpec, kv_dtype: str) -> int:
+    """Keys and values of a token: f16 numbers, or codes of a byte and a scale of four for each vector."""
+    vector = spec.head_dim + 4 if kv_dtype == "q8" else 2 * spec.head_dim
+    return 2 * spec.num_layers * spec.num_kv_heads * vector
 
 
 def plan_tensors(tensors: Mapping[str, Tensor], quantization: str) -> list[PlannedTensor]:

@@ -32,6 +32,7 @@ class ModelInfo:
     parameters: int
     size: int
     threads: int
+    kv_dtype: str = "f16"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class LocalEngine:
             parameters=sum(prod(shape) for _, _, *shape, _ in model.native.describe()),
             size=model.native.memory()["weights"],
             threads=model.native.threads,
+            kv_dtype=model.config.kv_dtype,
         )
 
     def _open_mailbox(self) -> _Mailbox:

@@ -10,7 +10,7 @@ from typebar.server.exchange import Exchange
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """`seats`: sequences that can run together. `kv_tokens`: what the KV cache holds; `kv_used`: the part of it that
+    """`seats`: sequences that can run together. `kv_tokens`: what the KV cache holds, in `kv_dtype`; `kv_used`: the part of it that
     running sequences hold, `kv_filled`: in use or kept for reuse, both 0 to 1."""
 
     model: str
@@ -23,6 +23,7 @@ class Status(msgspec.Struct, kw_only=True):
     seats: int
     running: int
     waiting: int
+    kv_dtype: str
     kv_tokens: int
     kv_used: float
     kv_filled: float
@@ -45,6 +46,7 @@ async def status(exchange: Exchange) -> None:
             seats=info.max_num_seqs,
             running=stats.running,
             waiting=stats.waiting,
+            kv_dtype=info.kv_dtype,
             kv_tokens=blocks * BLOCK_TOKENS,
             kv_used=round(1 - stats.available_blocks / blocks, 4) if blocks else 0.0,
             kv_filled=round(1 - stats.free_blocks / blocks, 4) if blocks else 0.0,

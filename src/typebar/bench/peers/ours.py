@@ -22,6 +22,7 @@ class Typebar:
             max_model_len=job["context"],
             threads=job["threads"],
             quantization=job.get("quantization", "keep"),
+            kv_dtype=job.get("kv_dtype", "f16"),
             max_num_seqs=8,
             screened_head=job.get("screened_head", True),
             num_speculative_tokens=job.get("num_speculative_tokens", 0),
@@ -33,11 +34,12 @@ class Typebar:
     def about(self) -> dict[str, Any]:
         native = self._model.native
         quantization = self._model.config.quantization  # what "auto" came to
+        kv_dtype = self._model.config.kv_dtype
         weights = "as in the file" if quantization == "keep" else quantization
         return {
             "version": version("typebar"),
             "format": f"GGUF, weights {weights}",
-            "flags": f"threads={native.threads} isa={native.isa} quantization={quantization}",
+            "flags": f"threads={native.threads} isa={native.isa} quantization={quantization} kv_dtype={kv_dtype}",
             "quantization": quantization,
             "token_bytes": native.memory()["token_read"],
         }
