@@ -23,10 +23,8 @@ def test_table_of_the_real_model(coder_path, tmp_path):
 
 def test_windows_are_told(tmp_path):
     write_tiny_gguf(tmp_path / "m.gguf", "gemma3", num_layers=4)
-    result = typebar("inspect", tmp_path / "m.gguf")
-    assert re.search(
-        r"^attention +4 heads of 16, 2 for keys and values, 2 layers see the last 100 tokens$", result.stdout, re.M
-    )
+    words = " ".join(typebar("inspect", tmp_path / "m.gguf").stdout.split())
+    assert "4 heads of 16, 2 for keys and values, 2 layers see the last 100 tokens" in words
 
 
 def test_expected_memory_is_that_of_a_process(coder_path, tmp_path):

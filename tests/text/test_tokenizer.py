@@ -202,7 +202,7 @@ def test_importing_and_building_take_no_tokenizer_library(coder_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "'llama'"),
+        ({"tokenizer.ggml.model": "llama"}, "scores is not a number for each of 49152 tokens"),
         ({"tokenizer.ggml.model": "bert"}, "'bert'"),
         ({"tokenizer.ggml.model": None}, "tokenizer.ggml.model is None"),
         ({"tokenizer.ggml.pre": "default"}, "'default'"),

@@ -53,7 +53,7 @@ class Divergence:
 def mixed_tokens(model: Path, count: int = 512) -> list[int]:
     """The first `count` tokens of the mixed text (English, Chinese, Spanish, code) that quality is measured on."""
     text = files("typebar.bench").joinpath("mixed.txt").read_text(encoding="utf-8")
-    tokens = Tokenizer.from_gguf(GGUFFile.open(model).metadata).encode(text)
+    tokens = Tokenizer.from_gguf(GGUFFile.open(model).metadata).encode(text, add_special=True)
     if len(tokens) < count:
         raise ValueError(f"the mixed text has {len(tokens)} tokens, fewer than {count}")
     return tokens[:count]
