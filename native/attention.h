@@ -62,14 +62,14 @@ struct AttentionLayer {
   const float* query;  // [row][query_stride], the heads side by side from [0] on
   int query_stride;
   KvFormat format;
-  const std::byte* cache;    // of KV head 0, see KvCache
-  std::size_t block_stride;  // bytes between blocks
-  std::size_t head_stride;   // bytes between KV heads of a block
+  const std::byte* cache;       // of KV head 0, see KvCache
+  std::size_t block_stride;     // bytes between blocks
+  std::size_t head_stride;      // bytes between KV heads of a block
   const RotatedBias* key_bias;  // of each KV head, or null where the cache holds whole keys
   const float* cosine;
   const float* sine;
-  float* partials;           // attention_partials(plan, head_dim) floats
-  float* output;             // [row][output_stride], the heads side by side from [0] on
+  float* partials;  // attention_partials(plan, head_dim) floats
+  float* output;    // [row][output_stride], the heads side by side from [0] on
   int output_stride;
 };
 

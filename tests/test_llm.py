@@ -281,7 +281,7 @@ def test_default_context_shrinks_to_the_memory(tiny_path, caplog):
 
 def test_keys_and_values_in_8_bits_answer_and_are_used_again(coder_path):
     with LLM(str(coder_path), threads=2, max_model_len=512, kv_dtype="q8") as llm:
-        prompt = "# Arithmetic, one function for each operation.\n\n\ndef add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n"
+        prompt = "# Arithmetic, a function each.\n\n\ndef add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n"
         params = SamplingParams(temperature=0, max_tokens=12)
         first, again = llm.generate(prompt, params)[0], llm.generate(prompt, params)[0]
         assert "return a * b" in first.outputs[0].text

@@ -30,7 +30,7 @@ inline constexpr std::size_t kv_head_bytes(KvFormat format, int head_dim) {
 struct KeyBias {
   int count;                  // of pairs
   const std::int32_t* pairs;  // i of each
-  const float* rotated;       // [2·count][kKvStrip]: the first of each pair at positions 0 … 63, then the second of each
+  const float* rotated;  // [2·count][kKvStrip]: the first of each pair at positions 0 … 63, then the second of each
 };
 
 // One task of attention: `tokens` consecutive query tokens of one sequence, the query heads that share one KV head, and
@@ -40,15 +40,15 @@ struct AttentionTask {
   const float* query;  // [tokens][query_stride], the first head of this KV head at [0]
   int query_stride;
   int tokens;
-  int heads;                  // query heads of this KV head
-  int head_dim;               // a multiple of 16
-  int first_position;         // of query token 0
-  int segment_begin;          // a multiple of the segment length
-  int segment_end;            // exclusive; keys after a query's own position are masked
-  float scale;                // 1 / sqrt(head_dim)
-  KvFormat format;            // of the cache
-  const std::byte* cache;     // this layer's at this KV head: block b at cache + b·block_stride
-  std::size_t block_stride;   // bytes
+  int heads;                 // query heads of this KV head
+  int head_dim;              // a multiple of 16
+  int first_position;        // of query token 0
+  int segment_begin;         // a multiple of the segment length
+  int segment_end;           // exclusive; keys after a query's own position are masked
+  float scale;               // 1 / sqrt(head_dim)
+  KvFormat format;           // of the cache
+  const std::byte* cache;    // this layer's at this KV head: block b at cache + b·block_stride
+  std::size_t block_stride;  // bytes
   KeyBias key_bias;
   const float* cosine;  // [position][head_dim / 2], not read where key_bias.count is 0
   const float* sine;

@@ -212,7 +212,7 @@ double largest_error(const World& world, const Chunk& chunk, const float* rows) 
   return worst;
 }
 
-const AttentionShape kShapes[] = {{14, 2, 64},  {9, 3, 64},  {4, 4, 48}, {8, 1, 128},
+const AttentionShape kShapes[] = {{14, 2, 64}, {9, 3, 64},  {4, 4, 48}, {8, 1, 128},
                                   {12, 2, 80}, {11, 1, 16}, {4, 1, 256}};
 const KvFormat kFormats[] = {KvFormat::f16, KvFormat::q8};
 

@@ -16,7 +16,9 @@ using typebar::KvFormat;
 namespace {
 
 // Bytes of a block at one head, all alike.
-void fill(std::byte* head, const KvCache& cache, int value) { std::fill_n(head, cache.head_stride(), std::byte(value)); }
+void fill(std::byte* head, const KvCache& cache, int value) {
+  std::fill_n(head, cache.head_stride(), std::byte(value));
+}
 
 bool holds(const std::byte* head, const KvCache& cache, int value) {
   return std::all_of(head, head + cache.head_stride(), [&](std::byte b) { return b == std::byte(value); });
