@@ -252,7 +252,7 @@ def test_closed_llm_says_so(tiny_path):
         ({"max_model_len": 4096}, "max_model_len must be at most 2048"), ({"max_model_len": 1}, "max_model_len must"),
         ({"threads": 0}, "threads must be"), ({"quantization": "q3"}, "quantization must be one of"),
         ({"max_num_seqs": 0}, "max_num_seqs must be"), ({"seed": "x"}, "seed must be"),
-        ({"kv_memory": 1000}, "a context of 256 tokens needs"),
+        ({"kv_memory": 1000}, "a context of 256 tokens needs"), ({"kv_dtype": "q4"}, "kv_dtype must be one of f16, q8"),
     ],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused_by_name(tiny_path, settings, message):
@@ -277,6 +277,16 @@ def test_default_context_shrinks_to_the_memory(tiny_path, caplog):
     with LLM(str(tiny_path), threads=1, kv_memory=50 * block) as llm:
         assert llm.model.max_model_len == 800 and llm.model.kv_blocks == 50
     assert "the context is 800 tokens instead of 2048" in caplog.text
+
+
+def test_keys_and_values_in_8_bits_answer_and_are_used_again(coder_path):
+    with LLM(str(coder_path), threads=2, max_model_len=512, kv_dtype="q8") as llm:
+        prompt = "# Arithmetic, a function each.\n\n\ndef add(a, b):\n    return a + b\n\n\ndef multiply(a, b):\n"
+        params = SamplingParams(temperature=0, max_tokens=12)
+        first, again = llm.generate(prompt, params)[0], llm.generate(prompt, params)[0]
+        assert "return a * b" in first.outputs[0].text
+        assert again.outputs[0].token_ids == first.outputs[0].token_ids
+        assert again.num_cached_tokens >= 16 > first.num_cached_tokens == 0
 
 
 def test_package_is_light():

@@ -69,12 +69,14 @@ def write_tiny_gguf(
     context_length: int = 512,
     tied_embeddings: bool = True,
     rope: RopeSpec | None = None,
+    key_bias: float = 0.5,
     tensors_per_shard: int = 0,
 ) -> TinyModel:
     """Write a valid random model of `architecture` (qwen2, qwen3, llama, gemma3) to `path`.
 
     `types` is the type of all matrices, or types by canonical name ("layers.1.q"), by part ("q") and "default" (F32);
     vectors are F32. Rows that are not whole 256-blocks take Q8_0 in place of a K-quant, as in real files.
+    `key_bias` is the deviation of the biases of keys, where there are any.
     With `tensors_per_shard` the file is split and `path` must be NAME.gguf; the result's path is its first shard.
     """
     path = Path(path)
@@ -106,6 +108,8 @@ def write_tiny_gguf(
     for canonical, shape in expected_tensors(spec).items():
         type_name = _type_of(canonical, shape, types)
         raw = random_tensor(rng, canonical, shape, type_name)
+        if canonical.endswith("k_bias"):
+            raw = (raw.view(np.float32) * np.float32(key_bias / 0.5)).view(np.uint8)
         weights[canonical] = dequantize(raw, type_name, shape)
         _add_tensor(writer, file_names[canonical], raw, type_name, shape, _file_rows(spec, canonical))
     if spec.rope.frequency_divisors is not None:

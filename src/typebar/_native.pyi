@@ -27,9 +27,9 @@ class AttentionKind:
 class ModelConfig:
     """Shape of the transformer; all fields are keyword arguments.
 
-    attention: the kinds that there are;
-layer_attention : which of them each layer has;
-activation: silu or gelu.
+        attention: the kinds that there are;
+    layer_attention : which of them each layer has;
+    activation: silu or gelu.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class Model:
     def logits_again(self, best_needed: int = 0) -> npt.NDArray[np.float32]:
         """The logits of the tokens of the last step() or logits() once more, by the output layer alone.
 
-        best_needed > 0: only that many of the largest, as the screened output layer finds them;
-others may be -inf.
-        Raises ValueError where no step has run.
+                best_needed > 0: only that many of the largest, as the screened output layer finds them;
+        others may be -inf.
+                Raises ValueError where no step has run.
         """
 
     @property
@@ -193,8 +193,7 @@ class Bpe:
         whole_words: bool,
     ) -> None:
         """pieces [tokens] in GPT-2's alphabet; left_out [tokens] is nonzero for those that no text becomes; merges
-        "left right", best first;
-words : gpt2, smollm, qwen2 or llama3, the rule that cuts text into words;
+        "left right", best first; words: gpt2, smollm, qwen2 or llama3, the rule that cuts text into words;
         whole_words: a word that is a token is taken whole.
 
         Raises ValueError, which starts with "tokens[i]" or "merges[i]", where an entry is there twice or does not fit.

@@ -44,12 +44,21 @@ def test_quantization_changes_the_plan(coder_path):
     assert re.search(r"^layers\.0\.q +Q5_0 +q4 ", small, re.MULTILINE)
 
 
+def test_keys_and_values_in_8_bits_change_the_plan(coder_path, tmp_path):
+    target = tmp_path / "plan.json"
+    result = typebar("inspect", coder_path, "--kv-dtype", "q8", "--context", 2048, "--json", target)
+    assert re.search(r"^keys, values +\S+ \S+ a token, q8 *$", result.stdout, re.MULTILINE)
+    report = json.loads(target.read_text())
+    assert report["kv_dtype"] == "q8" and report["kv_token_bytes"] == 2 * 24 * 2 * (64 + 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
         (["nowhere.gguf"], 1, "nowhere.gguf does not exist"),
         (["no-such-model"], 1, "no-such-model"),
         (["{tiny}", "--quant", "q3"], 2, "quantization must be one of"),
+        (["{tiny}", "--kv-dtype", "q4"], 2, "kv_dtype must be one of f16, q8"),
         (["{tiny}", "--context", "4096"], 2, "--context must be at most 2048"),
         (["{tiny}", "--json", "/nowhere/plan.json"], 1, "/nowhere/plan.json cannot be written"),
         (["{tiny}", "--json", "/"], 1, "/ cannot be written"),

@@ -80,6 +80,7 @@ def test_statistics_on_request(tiny_path, expected):
         (["hello", "--max-tokens", "0"], "", 2, "max_tokens must be"),
         (["hello", "--max-tokens", "x"], "", 2, "--max-tokens"),
         (["hello", "--quant", "q3"], "", 2, "quantization must be one of"),
+        (["hello", "--kv-dtype", "int8"], "", 2, "kv_dtype must be one of f16, q8"),
         (["hello", "--no-such-flag"], "", 2, "--no-such-flag"),
         ([], "", 2, "give a prompt"),
         ([], b"\xc4\xe3\xba\xc3", 2, "stdin is not UTF-8"),

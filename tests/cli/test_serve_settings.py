@@ -81,6 +81,7 @@ def test_every_setting_can_come_from_everywhere(toml, certificate, tmp_path):
     values = {
         "model": "m", "served_model_name": ("a", "b"), "strict_model": True, "quantization": "q8", "max_model_len": 77,
         "threads": 1, "max_num_seqs": 3, "max_queue": 0, "kv_memory": 1 << 30, "step_ms": 33.5, "request_timeout": 9.0,
+        "kv_dtype": "q8",
         "stall_timeout": 8.0, "drain": 0.0, "host": "::1", "port": 0, "max_body": 4096, "read_timeout": 1.0,
         "num_speculative_tokens": 1, "write_timeout": 2.0, "sse_ping": 3.0, "api_key": ("k1",),
         "api_key_file": str(keys),
@@ -165,6 +166,7 @@ def test_sizes_that_are_none(text):
         ({"max_num_seqs": 257}, "--max-num-seqs must be at most 256"), ({"step_ms": 0.0}, "--step-ms"),
         ({"step_ms": float("nan")}, "--step-ms"), ({"threads": 0}, "--threads"),
         ({"max_model_len": 1}, "--max-model-len"), ({"quantization": "q3"}, "--quantization must be one of keep"),
+        ({"kv_dtype": "q4"}, "--kv-dtype must be one of f16, q8"),
         ({"kv_memory": "0"}, "--kv-memory"), ({"max_body": "10"}, "--max-body must be at least 1024"),
         ({"port": 65536}, "--port"), ({"port": -1}, "--port"), ({"max_queue": -1}, "--max-queue"),
         ({"request_timeout": -1.0}, "--request-timeout"), ({"sse_ping": 0.0}, "--sse-ping"),

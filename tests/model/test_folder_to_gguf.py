@@ -92,7 +92,9 @@ def test_gemma_is_rounded_from_a_file_without_calibration_only(tmp_path):
         (folder, Request(tmp_path / "a.gguf")),
         (file, Request(tmp_path / "a.gguf", method="awq")),
     ):
-        with pytest.raises(ModelFileError, match="quantizes Gemma 3 from a GGUF file to a GGUF file only, by --method rtn"):
+        with pytest.raises(
+            ModelFileError, match="quantizes Gemma 3 from a GGUF file to a GGUF file only, by --method rtn"
+        ):
             quantize(source, request, silent)
     written = open_checkpoint(in_8_bits(file, tmp_path / "a.gguf"))
     assert written.spec == open_checkpoint(file).spec

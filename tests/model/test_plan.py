@@ -7,7 +7,7 @@ import pytest
 from tiny_folder import write_tiny_folder
 
 from tiny_model import TinyModel, write_tiny_gguf
-from typebar.config import QUANTIZATIONS
+from typebar.config import KV_DTYPES, QUANTIZATIONS
 from typebar.engine.blocks import BLOCK_TOKENS
 from typebar.memory import MIB
 from typebar.model.block_types import BY_NAME
@@ -18,9 +18,11 @@ from typebar.model.plan import IN_FILE, OTHER_MEMORY, Plan, open_plan
 PARTS = ["q", "k", "v", "o", "gate", "up", "down"]
 
 
-def expect_as_loaded(path: Path, quantization: str) -> Plan:
-    plan = open_plan(path, quantization)
-    loaded = load_model(path, quantization=quantization, max_model_len=64, max_num_seqs=1, max_step_tokens=32)
+def expect_as_loaded(path: Path, quantization: str, kv_dtype: str = "f16") -> Plan:
+    plan = open_plan(path, quantization, kv_dtype)
+    loaded = load_model(
+        path, quantization=quantization, kv_dtype=kv_dtype, max_model_len=64, max_num_seqs=1, max_step_tokens=32
+    )
     held = {(t.name, t.format, t.rows, t.cols, t.bytes) for t in plan.matrices}
     assert held == set(loaded.native.describe())
     memory = loaded.native.memory()
@@ -35,6 +37,14 @@ def test_real_model_is_held_as_planned(coder_path: Path, quantization: str) -> N
     plan = expect_as_loaded(coder_path, quantization)
     assert plan.file_bytes == coder_path.stat().st_size
     assert plan.token_bytes() <= plan.weight_bytes <= plan.held_bytes
+
+
+def test_keys_and_values_of_8_bits_take_little_more_than_half(coder_path: Path) -> None:
+    f16, q8 = (expect_as_loaded(coder_path, "keep", kv_dtype) for kv_dtype in KV_DTYPES)
+    assert q8.kv_token_bytes == f16.kv_token_bytes * (64 + 4) // (2 * 64)
+    room = {"kv_memory": 4096 * f16.kv_token_bytes, "max_model_len": 64}
+    blocks = [load_model(coder_path, kv_dtype=kv_dtype, **room).kv_blocks for kv_dtype in KV_DTYPES]
+    assert blocks == [256, 256 * 128 // 68]
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)

@@ -1,5 +1,7 @@
 """A sequence gives the same bits however it is cut, whoever runs beside it, on every instruction set."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from tiny_model import write_tiny_gguf
 from typebar import _native
 from typebar.bench.quality import mixed_tokens, sequence_logits
+from typebar.config import KV_DTYPES
 from typebar.engine.blocks import blocks_for
 from typebar.model.load import LoadedModel, load_model
 
@@ -18,16 +21,21 @@ MIXED_TYPES = {
 LENGTH = 700  # beyond one segment of attention (512)
 
 
-def load(path: Path, **settings: object) -> LoadedModel:
-    return load_model(path, max_model_len=1024, max_num_seqs=8, max_step_tokens=2048, **settings)
+Load = Callable[..., LoadedModel]
+
+
+@pytest.fixture(params=KV_DTYPES)
+def load(request: pytest.FixtureRequest) -> Load:
+    settings = {"max_model_len": 1024, "max_num_seqs": 8, "max_step_tokens": 2048, "kv_dtype": request.param}
+    return partial(load_model, **settings)
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama", "gemma3"])
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model with a matrix of every format."""
+    """A random model with a matrix of every format, and key biases of which 8-bit keys keep some apart."""
     return write_tiny_gguf(
         tmp_path_factory.mktemp("invariance") / "m.gguf", request.param, MIXED_TYPES, hidden_size=256, num_heads=14,
-        num_kv_heads=2, head_dim=32, intermediate_size=512, context_length=1024, tied_embeddings=False,
+        num_kv_heads=2, head_dim=32, intermediate_size=512, context_length=1024, tied_embeddings=False, key_bias=6.0,
     ).path  # fmt: skip
 
 
@@ -60,7 +68,7 @@ def block_tables(loaded: LoadedModel, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chunks", [[1], [16] * 43, [511, 1, 1], [3, 4, 5], "random", "random again"])
-def test_chunked_prefill_equals_one_shot(tiny: Path, chunks: list[int] | str) -> None:
+def test_chunked_prefill_equals_one_shot(load: Load, tiny: Path, chunks: list[int] | str) -> None:
     loaded = load(tiny)
     tokens = tokens_of(loaded, LENGTH)
     whole = sequence_logits(loaded, tokens, [])
@@ -69,14 +77,14 @@ def test_chunked_prefill_equals_one_shot(tiny: Path, chunks: list[int] | str) ->
     np.testing.assert_array_equal(sequence_logits(loaded, tokens, chunks), whole)
 
 
-def test_decoding_equals_prefill(tiny: Path) -> None:
+def test_decoding_equals_prefill(load: Load, tiny: Path) -> None:
     loaded = load(tiny)
     tokens = tokens_of(loaded, 530)
     whole = sequence_logits(loaded, tokens, [])
     np.testing.assert_array_equal(sequence_logits(loaded, tokens, [500, *[1] * 29]), whole)
 
 
-def test_alone_equals_in_a_batch_of_eight(tiny: Path) -> None:
+def test_alone_equals_in_a_batch_of_eight(load: Load, tiny: Path) -> None:
     loaded = load(tiny, kv_memory=1 << 30)
     lengths = [1, 2, 3, 17, 64, 100, 257, 529]
     sequences = [tokens_of(loaded, length, seed=length) for length in lengths]
@@ -85,7 +93,7 @@ def test_alone_equals_in_a_batch_of_eight(tiny: Path) -> None:
         np.testing.assert_array_equal(sequence_logits(loaded, tokens, []), logits)
 
 
-def test_decoding_beside_prefills_equals_alone(tiny: Path) -> None:
+def test_decoding_beside_prefills_equals_alone(load: Load, tiny: Path) -> None:
     """Sequences of every kind in one step: one in its middle, some that decode, new ones."""
     loaded = load(tiny, kv_memory=1 << 30)
     sequences = [tokens_of(loaded, length, seed=length) for length in (600, 33, 520, 90, 7, 200, 16, 64)]
@@ -101,7 +109,7 @@ def test_decoding_beside_prefills_equals_alone(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_any_number_of_threads(tiny: Path, threads: int) -> None:
+def test_any_number_of_threads(load: Load, tiny: Path, threads: int) -> None:
     spec = load(tiny, threads=1)
     tokens = tokens_of(spec, 550)
     many = load(tiny, threads=threads)
@@ -109,14 +117,14 @@ def test_any_number_of_threads(tiny: Path, threads: int) -> None:
 
 
 @pytest.mark.parametrize("isa", [name for name in _native.cpu_info()["usable_isas"] if name != "scalar"])
-def test_every_instruction_set_equals_plain_code(tiny: Path, isa: str) -> None:
+def test_every_instruction_set_equals_plain_code(load: Load, tiny: Path, isa: str) -> None:
     fast, plain = load(tiny, isa=isa), load(tiny, isa="scalar")
     assert (fast.native.isa, plain.native.isa) == (isa, "scalar")
     tokens = tokens_of(fast, 550)
     np.testing.assert_array_equal(sequence_logits(fast, tokens, []), sequence_logits(plain, tokens, [5]))
 
 
-def test_real_model_chunked_and_in_a_batch(coder_path: Path) -> None:
+def test_real_model_chunked_and_in_a_batch(load: Load, coder_path: Path) -> None:
     loaded = load(coder_path)
     tokens = mixed_tokens(coder_path, 160)
     whole = sequence_logits(loaded, tokens, [])
@@ -127,7 +135,7 @@ def test_real_model_chunked_and_in_a_batch(coder_path: Path) -> None:
 
 
 @pytest.mark.skipif(_native.cpu_info()["best_isa"] == "scalar", reason="plain code is all this processor runs")
-def test_real_model_on_plain_code(coder_path: Path) -> None:
+def test_real_model_on_plain_code(load: Load, coder_path: Path) -> None:
     tokens = mixed_tokens(coder_path, 24)
     fast = sequence_logits(load(coder_path), tokens, [])
     np.testing.assert_array_equal(sequence_logits(load(coder_path, isa="scalar"), tokens, []), fast)

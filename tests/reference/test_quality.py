@@ -10,6 +10,7 @@ from tiny_model import WINDOW, TinyModel, tiny_forward, write_tiny_gguf
 from typebar.bench.quality import sequence_logits, typebar_logits
 from typebar.bench.reference import Reference, divergence, mixed_tokens, reference, transformers_model
 from typebar.engine.blocks import blocks_for
+from typebar.eval.divergence import log_softmax
 from typebar.model.load import load_model
 from typebar.model.rope import RopeSpec
 
@@ -82,6 +83,26 @@ def test_f16_keys_and_values_cost_little(tmp_path: Path) -> None:
     model = write_tiny_gguf(tmp_path / "m.gguf")
     tokens = random_tokens(model, 100)
     assert relative_error(truth(model, tokens), tiny_forward(model, tokens)) <= 1e-3
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_keys_and_values_in_8_bits_cost_little(tmp_path: Path, architecture: str) -> None:
+    """0.01 for qwen2 where biases of 30 are part of the codes."""
+    model = write_tiny_gguf(tmp_path / "m.gguf", architecture, head_dim=64, key_bias=30.0)
+    tokens = random_tokens(model, 200)
+    expected = as_reference(truth(model, tokens))
+    result = divergence(expected, typebar_logits(model.path, tokens, kv_dtype="q8"))
+    assert 1e-6 < result.mean_kl <= 5e-4, result
+
+
+def test_real_model_with_keys_and_values_in_8_bits(coder_path: Path) -> None:
+    """Weights in float32, so that no activation is rounded otherwise: what is left is what the codes cost."""
+    tokens = mixed_tokens(coder_path, 256)
+    whole = typebar_logits(coder_path, tokens, "f32").astype(np.float64)
+    expected = Reference(np.array([log_softmax(row) for row in whole]), whole.argmax(axis=-1).astype(np.int32))
+    result = divergence(expected, typebar_logits(coder_path, tokens, "f32", "q8"))
+    assert 0 < result.mean_kl <= 1e-3, result  # 0.03 and more where biases are no longer kept apart
+    assert result.same_top_percent >= 98, result
 
 
 @pytest.mark.parametrize("scaling", ["linear", "yarn"])

@@ -1,6 +1,6 @@
 """Quality against transformers in float32 on the same weights: mean KL and same top-1 over a mixed text.
 
-    python -m typebar.bench.quality -m MODEL [--quant q4] [--llamacpp]
+    python -m typebar.bench.quality -m MODEL [--quant q4] [--kv-dtype q8] [--llamacpp]
 
 With --llamacpp, llama.cpp is measured on the same file and text too; through whichever binding is installed.
 """
@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="typebar.bench.quality", description=__doc__.split("\n")[0])
     parser.add_argument("-m", "--model", help="as for `typebar run`")
     parser.add_argument("--quant", default="keep", help="requantize at load")
+    parser.add_argument("--kv-dtype", default="f16", help="of keys and values: f16 or q8")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--llamacpp", action="store_true", help="measure llama.cpp too")
     parser.add_argument("--llamacpp-python", default=sys.executable, help="interpreter that has llama.cpp's binding")
@@ -37,7 +38,8 @@ def main() -> None:
     model = resolve_model(arguments.model).path
     tokens = mixed_tokens(model, arguments.tokens)
     expected = reference(model, tokens)
-    found = {"typebar": divergence(expected, typebar_logits(model, tokens, arguments.quant))}
+    logits = typebar_logits(model, tokens, arguments.quant, arguments.kv_dtype)
+    found = {"typebar": divergence(expected, logits)}
     if arguments.llamacpp:
         found["llama.cpp"] = divergence(expected, llamacpp_logits(arguments.llamacpp_python, model, tokens, expected))
     print_report(found)
@@ -52,12 +54,15 @@ def print_report(found: dict[str, Divergence]) -> None:
     print(json.dumps({name: asdict(result) for name, result in found.items()}))
 
 
-def typebar_logits(model: Path, tokens: list[int], quantization: str = "keep", isa: str = "") -> NDArray[np.float32]:
+def typebar_logits(
+    model: Path, tokens: list[int], quantization: str = "keep", kv_dtype: str = "f16"
+) -> NDArray[np.float32]:
     """Logits [tokens, vocab] of one sequence from position 0, in steps of up to 512."""
     step = min(len(tokens), 512)
     config = EngineConfig(
-        max_model_len=len(tokens) + 1, max_num_seqs=1, max_step_tokens=max(step, 32), quantization=quantization, isa=isa
-    )
+        max_model_len=len(tokens) + 1, max_num_seqs=1, max_step_tokens=max(step, 32), quantization=quantization,
+        kv_dtype=kv_dtype,
+    )  # fmt: skip
     return sequence_logits(load_model(model, config), tokens, [step] * (len(tokens) // step))
 
 
