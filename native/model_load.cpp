@@ -160,8 +160,8 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
 }
 
 // Codes share a scale, so a large bias in a pair would leave few of them to what varies from key to key. Of
-// Qwen2.5-0.5B that is about 2 long in a pair, while biases reach 240, and 128 of 1536 are longer than 4: attention adds
-// those itself. A norm that follows the bias leaves nothing to be kept apart.
+// Qwen2.5-0.5B that is about 2 long in a pair, while biases reach 240, and 128 of 1536 are longer than 4: attention
+// adds those itself. A norm that follows the bias leaves nothing to be kept apart.
 void Model::keep_bias_apart(LayerWeights& w, const AttentionKind& kind) {
   constexpr float kLarge = 4;
   if (!w.k_bias || w.k_norm) return;

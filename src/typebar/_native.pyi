@@ -27,9 +27,7 @@ class AttentionKind:
 class ModelConfig:
     """Shape of the transformer; all fields are keyword arguments.
 
-        attention: the kinds that there are;
-    layer_attention : which of them each layer has;
-    activation: silu or gelu.
+    attention: the kinds that there are; layer_attention: which of them each layer has; activation: silu or gelu.
     """
 
     def __init__(
@@ -153,9 +151,8 @@ class Model:
     def logits_again(self, best_needed: int = 0) -> npt.NDArray[np.float32]:
         """The logits of the tokens of the last step() or logits() once more, by the output layer alone.
 
-                best_needed > 0: only that many of the largest, as the screened output layer finds them;
-        others may be -inf.
-                Raises ValueError where no step has run.
+        best_needed > 0: only that many of the largest, as the screened output layer finds them; others may be -inf.
+        Raises ValueError where no step has run.
         """
 
     @property

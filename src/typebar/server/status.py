@@ -10,8 +10,8 @@ from typebar.server.exchange import Exchange
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """`seats`: sequences that can run together. `kv_tokens`: what the KV cache holds, in `kv_dtype`; `kv_used`: the part
-    of it that running sequences hold, `kv_filled`: in use or kept for reuse, both 0 to 1."""
+    """`seats`: sequences that can run together. `kv_tokens`: what the KV cache holds, in `kv_dtype`; `kv_used`: the
+    part of it that running sequences hold, `kv_filled`: in use or kept for reuse, both 0 to 1."""
 
     model: str
     version: str
