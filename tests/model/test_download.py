@@ -285,7 +285,7 @@ def test_download_of_safetensors_resumes_in_the_next_process(
 @pytest.mark.parametrize(
     ("file", "changes", "said"),
     [
-        ("config.json", {"model_type": "gemma3_text"}, "architecture 'gemma3_text' is not supported"),
+        ("config.json", {"model_type": "mistral3_text"}, "architecture 'mistral3_text' is not supported"),
         ("config.json", {"quantization_config": {"quant_method": "aqlm"}}, "quantized with 'aqlm'"),
         ("tokenizer.json", None, "has no tokenizer.json"),
         ("model.safetensors.index.json", None, "safetensors files but no model.safetensors.index.json"),
