@@ -308,7 +308,7 @@ void Model::gate_up(int member, const LayerWeights& w) {
   constexpr int kHalf = kTileBuffer / 2;
   const Activations x_mlp = input_of({&w.down}, scratch_.x_mlp);
   const int span_tiles = x_mlp.span / kTileRows;
-  const int tiles = chunk_tiles(w.gate, tokens_, team_.size(), kHalf);
+  const int tiles = chunk_tiles(w.gate, std::max(tokens_, kRowBlock), team_.size(), kHalf);  // a block of rows fits
   const int taken = std::max(1, tiles / span_tiles) * span_tiles;
   const int rows_held = std::min(kRowChunk, kHalf / (taken * kTileRows) / kRowBlock * kRowBlock);
   const auto activate = config_.activation == Activation::gelu ? kernels_.gelu_mul : kernels_.silu_mul;

@@ -80,6 +80,16 @@ struct TinyModel {
       matrix(prefix + "down", i ? FileType::q4_k : FileType::q6_k, kHidden, kMlp);
     }
   }
+  // One layer of 4 bits with one head of 32.
+  TinyModel(int hidden, int mlp) {
+    matrix("embed", FileType::q8_0, kVocab, hidden);
+    for (const char* norm : {"final_norm", "layers.0.attn_norm", "layers.0.mlp_norm"}) vector(norm, hidden, 1);
+    for (const char* name : {"q", "k", "v"}) matrix(std::string("layers.0.") + name, FileType::q4_0, 32, hidden);
+    matrix("layers.0.o", FileType::q4_0, hidden, 32);
+    matrix("layers.0.gate", FileType::q4_0, mlp, hidden);
+    matrix("layers.0.up", FileType::q4_0, mlp, hidden);
+    matrix("layers.0.down", FileType::q4_0, hidden, mlp);
+  }
 };
 
 const TinyModel& tiny() {
@@ -197,6 +207,21 @@ TEST_CASE("a prompt in chunks of any size gives the bits of the whole") {
   CHECK(same_bits(run_split(*model, tokens, std::vector<int>(97, 1)), whole));
   for (int first = 1; first < 97; first += 5) CHECK(same_bits(run_split(*model, tokens, {first, 97 - first}), whole));
   CHECK(same_bits(run_split(*model, tokens, {16, 32, 3, 1, 1, 7, 37}), whole));
+}
+
+TEST_CASE("a feed-forward layer of many short rows gives one token the bits that it has among many") {
+  const int hidden = 32, mlp = 4096;  // 128 kB of gate are more tiles than outputs of 16 rows fit into the buffer
+  const TinyModel weights(hidden, mlp);
+  ModelConfig config = tiny_config();
+  config.hidden_size = hidden;
+  config.intermediate_size = mlp;
+  config.num_layers = config.num_heads = config.num_kv_heads = 1;
+  for (const int threads : {1, 2}) {
+    Model model(config, threads, "");
+    model.load(weights.tensors, Quantization::keep, false);
+    const auto tokens = prompt(40);
+    CHECK(same_bits(run_split(model, tokens, {1, 1, 15, 23}), run(model, tokens, 0)));
+  }
 }
 
 TEST_CASE("the number of threads and the instruction set change no bit") {
