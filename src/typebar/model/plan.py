@@ -149,7 +149,9 @@ class Plan:
 def open_plan(path: Path, quantization: str = "keep", kv_dtype: str = "f16") -> Plan:
     """The plan of the model in a GGUF file, split or not, or in a Hugging Face folder. Raises ModelFileError."""
     checkpoint = open_checkpoint(path)
-    quantization = choose_quantization(checkpoint.spec, checkpoint.tensors, EngineConfig(quantization=quantization))
+    quantization = choose_quantization(
+        checkpoint.spec, checkpoint.tensors, EngineConfig(quantization=quantization, kv_dtype=kv_dtype)
+    )
     files = {tensor.path for tensor in checkpoint.tensors.values()}
     size = sum(file.stat().st_size for file in files)
     return Plan(checkpoint.spec, quantization, kv_dtype, tuple(plan_tensors(checkpoint.tensors, quantization)), size)
