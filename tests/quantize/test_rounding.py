@@ -56,3 +56,11 @@ def test_values_beyond_the_scales_are_refused(bad):
     for zero in Zero:
         with pytest.raises(ValueError, match="not a finite number, or too large"):
             round_weights(weights, 4, 32, zero)
+
+
+def test_the_code_of_zero_is_a_code_where_the_scale_is_subnormal():
+    weights = np.linspace(-1.3e-6, 0, 64, dtype=np.float32).reshape(2, 32)
+    rounded = round_weights(weights, 4, 32, Zero.CODE)
+    assert rounded.scales.any()
+    codes = -rounded.offsets / rounded.scales.astype(np.float32)
+    assert codes.max() <= 15

@@ -124,7 +124,8 @@ def _candidates(groups: Floats, bits: int, zero: Zero) -> Iterator[tuple[Floats,
     elif zero is Zero.CODE:
         for share in RANGES:
             scale = _stored((high - low) * share / top)
-            yield scale, -scale * np.rint(np.divide(-low * share, scale, out=np.zeros_like(scale), where=scale != 0))
+            code = np.rint(np.divide(-low * share, scale, out=np.zeros_like(scale), where=scale != 0))
+            yield scale, -scale * np.clip(code, 0, top)  # a subnormal scale may be a third too small
     else:
         low, high = groups.min(axis=2), groups.max(axis=2)
         middle = (low + high) / 2
