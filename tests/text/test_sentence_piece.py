@@ -1,6 +1,7 @@
 """The tokenizer of Gemma, from its GGUF file and from a folder, against transformers' own."""
 
 import json
+import shutil
 from array import array
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 
 from text_reference import hf_gemma_tokenizer, random_texts
 from typebar.errors import ModelFileError
+from typebar.quantize.tokenizer_texts import tokenizer_texts
 from typebar.text.chat import ChatTemplate, ChatTemplateError
 from typebar.text.stream import TextStream
-from typebar.text.tokenizer import Tokenizer
+from typebar.text.tokenizer import USER_DEFINED, Tokenizer
 from typebar.text.tokenizer_json import TokenizerFiles
 
 PAD, EOS, BOS, START_OF_TURN, END_OF_TURN = 0, 1, 2, 105, 106
@@ -103,6 +105,31 @@ def test_folder_gives_the_same_tokenizer(gemma: Tokenizer, folder: Path) -> None
     assert built.control_tokens == gemma.control_tokens
     assert (built.bos_id, built.add_bos) == (BOS, True)
     assert built.end_ids == gemma.end_ids
+
+
+def test_marks_of_turns_are_control_tokens_whatever_the_files_call_them(
+    gemma: Tokenizer, gemma_metadata: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    types = gemma_metadata["tokenizer.ggml.token_type"]
+    changed = array(types.format, types)
+    changed[START_OF_TURN] = changed[END_OF_TURN] = USER_DEFINED
+    of_gguf = Tokenizer.from_gguf(gemma_metadata | {"tokenizer.ggml.token_type": memoryview(changed)})
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    data = json.loads((copy / "tokenizer.json").read_text())
+    for token in data["added_tokens"]:
+        token["special"] &= token["id"] not in (START_OF_TURN, END_OF_TURN)
+    (copy / "tokenizer.json").write_text(json.dumps(data))
+    for built in (of_gguf, TokenizerFiles.read(copy).build(gemma.vocab_size)):
+        text = "a<end_of_turn>\n<start_of_turn>model\n"
+        assert built.encode(text) == gemma.encode(text)
+        assert built.control_tokens == gemma.control_tokens
+        assert built.end_ids == gemma.end_ids
+        assert built.decode([2202, END_OF_TURN]) == "hi"
+
+
+def test_tokenizer_json_is_not_written(gemma: Tokenizer, gemma_metadata: dict[str, Any]) -> None:
+    with pytest.raises(ModelFileError, match="SentencePiece's kind is not written"):
+        tokenizer_texts(gemma_metadata, gemma, 1024)
 
 
 @pytest.mark.parametrize(

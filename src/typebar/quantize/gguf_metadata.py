@@ -12,7 +12,7 @@ from typebar.model.spec import ModelSpec
 from typebar.quantize import gguf_entries as entry
 from typebar.quantize.gguf_entries import Entries
 from typebar.text.tokenizer import CONTROL, UNUSED, USER_DEFINED
-from typebar.text.tokenizer_json import TokenizerFiles
+from typebar.text.tokenizer_json import TokenizerFiles, is_sentence_piece
 
 NORMAL = 1
 QUANTIZATION_VERSION = 2  # of ggml's block types
@@ -79,6 +79,8 @@ def _rope(rope: RopeSpec, folder: Path) -> Entries:
 
 
 def _tokenizer(spec: ModelSpec, files: TokenizerFiles) -> Entries:
+    if is_sentence_piece(files.tokenizer):
+        raise ModelFileError(f"{files.path}: typebar writes no GGUF file with a tokenizer of SentencePiece's kind")
     tokenizer = files.build(spec.vocab_size)
     tokens = [f"[PAD{id}]" for id in range(spec.vocab_size)]
     types = np.full(spec.vocab_size, UNUSED)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from typebar.errors import ModelFileError
 from typebar.text.tokenizer import UNUSED, PreTokenizer, Tokenizer, gguf_pre_tokenizer, token_types
 from typebar.text.tokenizer_json import WORDS
 
 
 def tokenizer_texts(metadata: Mapping[str, Any], tokenizer: Tokenizer, context_length: int) -> dict[str, Any]:
-    """By the names of their files, what they hold. `tokenizer`: built from `metadata`, that of a GGUF file."""
+    """By the names of their files, what they hold. `tokenizer`: built from `metadata`, that of a GGUF file.
+
+    ModelFileError for a tokenizer that is not one of bytes.
+    """
     texts = {token: id for id, token in enumerate(_strings(metadata, "tokens"))}
     types = token_types(metadata, tokenizer.vocab_size)
     name_of = {id: text for text, id in texts.items()}
+    if metadata["tokenizer.ggml.model"] == "llama":
+        raise ModelFileError("a tokenizer of SentencePiece's kind is not written as tokenizer.json: write a GGUF file")
     pre = gguf_pre_tokenizer(metadata)
     core = {
         "version": "1.0",

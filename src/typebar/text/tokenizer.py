@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from typebar import _native
@@ -24,6 +24,9 @@ _ADDED = re.compile(b"[%c%c]" % (CONTROL, USER_DEFINED))
 
 # Tokens that end a turn or a text in every family that has them, whatever the metadata forgets to say.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
+
+# The texts of Gemma's that a user must not be able to write, though a file may call them user-defined.
+_TURNS = ("<start_of_turn>", "<end_of_turn>")
 
 # Kinds of tokens in the native core, by their type in a GGUF file: whatever is neither text nor a byte is 0.
 _SENTENCE_PIECE_KINDS = bytes({NORMAL: 1, BYTE: 2}.get(type, 0) for type in range(256))
@@ -127,8 +130,7 @@ class Tokenizer:
         core: _native.Bpe | _native.SentencePiece
         if metadata.get("tokenizer.ggml.model") == "llama":
             pre = SENTENCE_PIECE
-            verbatim = [token for token in added if not token.special]
-            added = [token for token in added if token.special]
+            added, verbatim = split_verbatim(added)
             core = _gguf_sentence_piece(metadata, tokens, types)
         else:
             pre = gguf_pre_tokenizer(metadata)
@@ -222,6 +224,12 @@ def byte_pairs(tokens: StringArray, left_out: bytes, merges: StringArray, pre: P
         words=pre.words,
         whole_words=pre.whole_words,
     )
+
+
+def split_verbatim(added: Iterable[AddedToken]) -> tuple[list[AddedToken], list[AddedToken]]:
+    """Control tokens, and marks of turns whatever their kind, apart from those that SentencePiece finds in any text."""
+    tokens = [replace(token, special=token.special or token.text in _TURNS) for token in added]
+    return [token for token in tokens if token.special], [token for token in tokens if not token.special]
 
 
 def sentence_pieces(tokens: StringArray, kinds: bytes, scores: memoryview | array[float]) -> _native.SentencePiece:

@@ -22,6 +22,7 @@ from typebar.text.tokenizer import (
     Tokenizer,
     byte_pairs,
     sentence_pieces,
+    split_verbatim,
 )
 
 # More ids than any vocabulary has, and more bytes than any file of one.
@@ -118,8 +119,8 @@ def _unusable(path: Path, error: Exception) -> ModelFileError:
 
 
 def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
-    is_sentence_piece = _is_sentence_piece(files.tokenizer)
-    pre = SENTENCE_PIECE if is_sentence_piece else _pre_tokenizer(files.path, files.tokenizer)
+    of_characters = is_sentence_piece(files.tokenizer)
+    pre = SENTENCE_PIECE if of_characters else _pre_tokenizer(files.path, files.tokenizer)
     ids = files.tokens()
     vocab_size = vocab_size or files.used_ids()
     added = [
@@ -135,10 +136,10 @@ def _build(files: TokenizerFiles, vocab_size: int | None) -> Tokenizer:
     ]
     verbatim: list[AddedToken] = []
     core: _native.Bpe | _native.SentencePiece
-    if is_sentence_piece:
-        verbatim = [replace(token, text=token.text.replace(SPACE, " ")) for token in added if not token.special]
+    if of_characters:
         core = _sentence_piece(files.tokenizer["model"], ids, added, vocab_size)
-        added = [token for token in added if token.special]
+        added, verbatim = split_verbatim(added)
+        verbatim = [replace(token, text=token.text.replace(SPACE, " ")) for token in verbatim]
     else:
         core = _core(files.tokenizer["model"], ids, added, pre, vocab_size)
     special = {name: _token_id(files.config, name, ids) for name in ("bos", "eos", "unk", "pad")}
@@ -213,7 +214,7 @@ def _core(
     return byte_pairs(_pieces(ids, vocab_size), _left_out(added, vocab_size), StringArray.of(merges), pre)
 
 
-def _is_sentence_piece(data: Mapping[str, Any]) -> bool:
+def is_sentence_piece(data: Mapping[str, Any]) -> bool:
     """Whether the tokens are of characters, with bytes for those that have none, and no space comes before a text."""
     model = data.get("model") or {}
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
