@@ -103,7 +103,7 @@ class Mixer:
     def _round(self, types: Mapping[str, str]) -> None:
         rounded = self.source.weights.rounded
         changed = {name for name, kind in types.items() if self.types.get(name) != kind}
-        if self.compensated and changed:
+        if self.compensated and any(name == "embed" or name.startswith("layers.") for name in changed):
             grids = {name: ROUNDINGS[kind].grid for name, kind in types.items() if name.startswith("layers.")}
             for name in grids:
                 rounded.pop(name, None)

@@ -155,7 +155,9 @@ def _write_gguf(checkpoint: Checkpoint, request: Request, texts: list[Text], sta
     types, mixed = uniform_types(checkpoint, request.type_name), None
     source = Source(Weights(checkpoint), {})
     if request.is_mixed:
-        check_space(request.to, _least_nbytes(checkpoint, request))
+        _check_target_here(checkpoint, request)
+        smallest, unchanged = uniform_types(checkpoint, SMALLEST), Source(Weights(checkpoint), {})
+        check_space(request.to, gguf_writer.file_nbytes(*plan_gguf(checkpoint, unchanged, smallest)))
         source, mixed = _mixed(checkpoint, request, texts, stage)
         types = mixed.types
     entries, tensors = plan_gguf(checkpoint, source, types)
@@ -169,13 +171,11 @@ def _write_gguf(checkpoint: Checkpoint, request: Request, texts: list[Text], sta
     return Written(size, mixed)
 
 
-def _least_nbytes(checkpoint: Checkpoint, request: Request) -> int:
-    """Of a file of several types. ParameterError where none is as small as asked for."""
+def _check_target_here(checkpoint: Checkpoint, request: Request) -> None:
+    """ParameterError where no file of several types is as small as asked for."""
     least = least_bits(checkpoint)
     if request.target_bits is not None and request.target_bits < least:
         raise ParameterError("--target-bpw", f"{math.ceil(least * 100) / 100:g} or more here", request.target_bits)
-    entries, tensors = plan_gguf(checkpoint, Source(Weights(checkpoint), {}), uniform_types(checkpoint, SMALLEST))
-    return gguf_writer.file_nbytes(entries, tensors)
 
 
 def _mixed(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> tuple[Source, Mixed]:
