@@ -34,7 +34,7 @@ FileType file_type(const std::string& name);          // "Q4_K" …; throws std:
 std::size_t file_row_bytes(FileType type, int cols);  // throws std::invalid_argument for part of a block
 int file_block(FileType type);                        // weights in a block: 1, 32, 64, 128 or 256
 
-// How a matrix of this file type is held when no value may change.
+// How a matrix is held, see packed_matrix.h.
 struct CodeLayout {
   WeightFormat format;
   int scale_group;
@@ -42,7 +42,7 @@ struct CodeLayout {
   int zero;
   bool multipliers = false;  // scale_group is a span, each group of which has one
 };
-CodeLayout lossless_layout(FileType type);
+CodeLayout lossless_layout(FileType type);  // where no value may change
 
 // One row as codes: w = scale·code − min. `scales` and `mins` have cols / scale_group entries; mins are written only
 // when the layout is asymmetric.
@@ -58,8 +58,8 @@ void unpack_row(FileType type, const std::byte* source, int cols, CodeRow row);
 // Any file type → f32 from the file's own scales: exact, or for types with a min the nearest f32.
 void decode_row(FileType type, const std::byte* source, int cols, float* values);
 // The layouts of `--quant`, rounded to nearest (Kernels::requantize): q8 (symmetric, codes 1…255), q6, q5 and q4
-// (symmetric, of a few scales the one with the least squared error, large values counting more). Throws
-// std::invalid_argument for others.
+// (symmetric, of a few scales the one with the least squared error, large values counting more), q4 with multipliers
+// where rows of `cols` weights are whole spans. Throws std::invalid_argument for others.
 CodeLayout requantized_layout(WeightFormat format, int cols);
 
 }  // namespace typebar

@@ -164,6 +164,7 @@ void Model::load(const std::map<std::string, TensorSource>& tensors, Quantizatio
 // adds those itself. A norm that follows the bias leaves nothing to be kept apart.
 void Model::keep_bias_apart(LayerWeights& w, const AttentionKind& kind) {
   constexpr float kLarge = 4;
+  w.key_bias.clear();  // of an attempt that failed
   if (!w.k_bias || w.k_norm) return;
   const int dim = config_.head_dim, half = dim / 2;
   float* const rest = arena_.allocate<float>(config_.kv_size());
