@@ -10,7 +10,6 @@ import pytest
 from tiny_model import write_tiny_gguf
 from typebar import _native
 from typebar.bench.quality import mixed_tokens, sequence_logits
-from typebar.config import KV_DTYPES
 from typebar.engine.blocks import blocks_for
 from typebar.model.load import LoadedModel, load_model
 
@@ -24,10 +23,13 @@ LENGTH = 700  # beyond one segment of attention (512)
 Load = Callable[..., LoadedModel]
 
 
-@pytest.fixture(params=KV_DTYPES)
+@pytest.fixture(params=[("keep", "f16"), ("keep", "q8"), ("q4", "f16")], ids="-".join)
 def load(request: pytest.FixtureRequest) -> Load:
-    settings = {"max_model_len": 1024, "max_num_seqs": 8, "max_step_tokens": 2048, "kv_dtype": request.param}
-    return partial(load_model, **settings)
+    quantization, kv_dtype = request.param
+    return partial(
+        load_model, max_model_len=1024, max_num_seqs=8, max_step_tokens=2048, quantization=quantization,
+        kv_dtype=kv_dtype,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama", "gemma3"])
