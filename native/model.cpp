@@ -56,10 +56,11 @@ ModelConfig checked(ModelConfig c) {
   return c;
 }
 
-// `x` with the span of scales that these matrices, its readers, ask for.
+// `x` in the form that these matrices, its readers, ask for.
 Activations input_of(std::initializer_list<const PackedMatrix*> matrices, Activations x) {
-  const bool spans = std::any_of(matrices.begin(), matrices.end(), [](const auto* w) { return w->multipliers; });
-  x.span = spans ? kSpan : kGroup;
+  const auto spans = std::count_if(matrices.begin(), matrices.end(), [](const auto* w) { return w->multipliers; });
+  x.span = spans > 0 ? kSpan : kGroup;
+  x.run = spans == std::ssize(matrices) ? kCodeRun : kGroup;
   return x;
 }
 

@@ -28,14 +28,15 @@ inline void compute_now(__m256i& value) { asm("" : "+x"(value)); }
 
 // Steps Begin … Begin + Count − 1 of plane Plane, summed in int16 and then widened with weight Weight.
 template <int Plane, int Begin, int Count, int Weight, int T, int R, int H>
-inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, bool first, int h, i32x8 (&sums)[T][R][H]) {
+inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, int stride, bool first, int h,
+                      i32x8 (&sums)[T][R][H]) {
   __m256i partial[T][R];
 #pragma GCC unroll 8
   for (int step = Begin; step < Begin + Count; ++step) {
 #pragma GCC unroll 4
     for (int row = 0; row < R; ++row) {
       std::int32_t four;
-      std::memcpy(&four, x + row * kGroup + step * 4, 4);
+      std::memcpy(&four, x + row * stride + step * 4, 4);
       const __m256i activation = _mm256_set1_epi32(four);
 #pragma GCC unroll 2
       for (int t = 0; t < T; ++t) {
@@ -57,22 +58,22 @@ inline void dot_steps(const UnpackedGroup* w, const std::int8_t* x, bool first, 
 }
 
 template <WeightFormat F, int T, int R, int H>
-inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sums)[T][R][H]) {
+inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, int stride, i32x8 (&sums)[T][R][H]) {
   if constexpr (F == WeightFormat::q4 && H == 1) {
-    dot_steps<0, 0, 8, 1>(w, x, true, 0, sums);
+    dot_steps<0, 0, 8, 1>(w, x, stride, true, 0, sums);
   } else if constexpr (F == WeightFormat::q4) {
-    dot_steps<0, 0, 4, 1>(w, x, true, 0, sums);
-    dot_steps<0, 4, 4, 1>(w, x, true, 1, sums);
+    dot_steps<0, 0, 4, 1>(w, x, stride, true, 0, sums);
+    dot_steps<0, 4, 4, 1>(w, x, stride, true, 1, sums);
   } else if constexpr (F == WeightFormat::q5) {
-    dot_steps<0, 0, 4, 1>(w, x, true, 0, sums);
-    dot_steps<0, 4, 4, 1>(w, x, false, 0, sums);
+    dot_steps<0, 0, 4, 1>(w, x, stride, true, 0, sums);
+    dot_steps<0, 4, 4, 1>(w, x, stride, false, 0, sums);
   } else if constexpr (F == WeightFormat::q6) {
-    dot_steps<0, 0, 2, 1>(w, x, true, 0, sums);
-    dot_steps<0, 2, 2, 1>(w, x, false, 0, sums);
-    dot_steps<0, 4, 2, 1>(w, x, H == 2, H - 1, sums);
-    dot_steps<0, 6, 2, 1>(w, x, false, H - 1, sums);
+    dot_steps<0, 0, 2, 1>(w, x, stride, true, 0, sums);
+    dot_steps<0, 2, 2, 1>(w, x, stride, false, 0, sums);
+    dot_steps<0, 4, 2, 1>(w, x, stride, H == 2, H - 1, sums);
+    dot_steps<0, 6, 2, 1>(w, x, stride, false, H - 1, sums);
   } else {
-    dot_steps<0, 0, 8, 16>(w, x, true, 0, sums);
-    dot_steps<1, 0, 8, 1>(w, x, false, 0, sums);
+    dot_steps<0, 0, 8, 16>(w, x, stride, true, 0, sums);
+    dot_steps<1, 0, 8, 1>(w, x, stride, false, 0, sums);
   }
 }

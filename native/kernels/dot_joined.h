@@ -14,7 +14,7 @@ struct JoinedGroup {
 };
 
 template <int R, int H>
-inline void dot_joined(const JoinedGroup& w, const std::int8_t* x, i32x16 (&sums)[R][H]) {
+inline void dot_joined(const JoinedGroup& w, const std::int8_t* x, int stride, i32x16 (&sums)[R][H]) {
   for (int row = 0; row < R; ++row) {
     for (int h = 0; h < H; ++h) sums[row][h].v = _mm512_setzero_si512();
   }
@@ -23,7 +23,7 @@ inline void dot_joined(const JoinedGroup& w, const std::int8_t* x, i32x16 (&sums
 #pragma GCC unroll 4
     for (int row = 0; row < R; ++row) {
       std::int32_t four;
-      std::memcpy(&four, x + row * kGroup + step * 4, 4);
+      std::memcpy(&four, x + row * stride + step * 4, 4);
       __m512i& sum = sums[row][step * H / 8].v;
       sum = _mm512_dpbusd_epi32(sum, w.codes[step], _mm512_set1_epi32(four));
     }

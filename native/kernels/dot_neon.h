@@ -44,14 +44,14 @@ inline void unpack_group(const std::uint8_t* nibbles, const std::uint8_t* extra,
 }
 
 template <WeightFormat F, int T, int R, int H>
-inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sums)[T][R][H]) {
+inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, int stride, i32x8 (&sums)[T][R][H]) {
   for (int t = 0; t < T; ++t) {
     for (int row = 0; row < R; ++row) {
       for (int h = 0; h < H; ++h) {
         int32x4_t lo = vdupq_n_s32(0), hi = vdupq_n_s32(0), low_plane_lo = lo, low_plane_hi = hi;
         for (int step = 8 / H * h; step < 8 / H * (h + 1); ++step) {
           std::int32_t four;
-          std::memcpy(&four, x + row * kGroup + step * 4, 4);
+          std::memcpy(&four, x + row * stride + step * 4, 4);
           const int8x16_t activation = vreinterpretq_s8_s32(vdupq_n_s32(four));
           lo = vdotq_s32(lo, w[t].codes[step][0], activation);
           hi = vdotq_s32(hi, w[t].codes[step][1], activation);

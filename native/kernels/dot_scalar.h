@@ -25,16 +25,17 @@ inline void unpack_group(const std::uint8_t* nibbles, const std::uint8_t* extra,
   }
 }
 
-// sums[t][row][h]: the 8 rows of tile t with activation row `row`, over steps 8h/H … 8(h+1)/H − 1. `x` is [R][32].
+// sums[t][row][h]: the 8 rows of tile t with activation row `row`, over steps 8h/H … 8(h+1)/H − 1. The
+// 32 codes of a row of `x` lie `stride` from those of the next.
 template <WeightFormat F, int T, int R, int H>
-inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sums)[T][R][H]) {
+inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, int stride, i32x8 (&sums)[T][R][H]) {
   for (int t = 0; t < T; ++t) {
     for (int row = 0; row < R; ++row) {
       for (int h = 0; h < H; ++h) {
         for (int r = 0; r < 8; ++r) {
           std::int32_t total = 0;
           for (int step = 8 / H * h; step < 8 / H * (h + 1); ++step) {
-            for (int i = 0; i < 4; ++i) total += w[t].codes[step][r][i] * x[row * kGroup + step * 4 + i];
+            for (int i = 0; i < 4; ++i) total += w[t].codes[step][r][i] * x[row * stride + step * 4 + i];
           }
           sums[t][row][h].lane[r] = total;
         }

@@ -32,7 +32,7 @@ inline __m256i add_products(__m256i sum, __m256i codes, __m256i activations) {
 }
 
 template <WeightFormat F, int T, int R, int H>
-inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sums)[T][R][H]) {
+inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, int stride, i32x8 (&sums)[T][R][H]) {
   for (int t = 0; t < T; ++t) {
     for (int row = 0; row < R; ++row) {
       for (int h = 0; h < H; ++h) sums[t][row][h].v = _mm256_setzero_si256();
@@ -43,7 +43,7 @@ inline void dot_groups(const UnpackedGroup* w, const std::int8_t* x, i32x8 (&sum
 #pragma GCC unroll 4
     for (int row = 0; row < R; ++row) {
       std::int32_t four;
-      std::memcpy(&four, x + row * kGroup + step * 4, 4);
+      std::memcpy(&four, x + row * stride + step * 4, 4);
       const __m256i activations = _mm256_set1_epi32(four);
 #pragma GCC unroll 2
       for (int t = 0; t < T; ++t) {

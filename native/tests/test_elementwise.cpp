@@ -37,7 +37,10 @@ struct Quantized {
       : codes(std::size_t(rows) * cols, 99), groups(std::size_t(rows) * cols / 32), dense(std::size_t(rows) * cols) {
     x = {rows, cols, codes.data(), groups.data(), dense.data()};
   }
-  int code(int row, int col) const { return codes[at(row, col) * 32 + col % 32]; }
+  int code(int row, int col) const {
+    const int block = row / 16 * 16, width = std::min(16, x.rows - block), run = x.run;
+    return codes[std::size_t(block) * x.cols + col / run * run * width + (row - block) * run + col % run];
+  }
   const GroupScale& group(int row, int col) const { return groups[at(row, col)]; }
   std::size_t at(int row, int col) const {
     const int block = row / 16 * 16, width = std::min(16, x.rows - block);
@@ -167,23 +170,30 @@ TEST_CASE("quantize gives the nearest codes, in the packed layout, for every num
   }
 }
 
-TEST_CASE("quantize with a scale for 128 columns") {
-  const std::vector<float> values = random_normal(256, 9, 3);
-  const auto fill = [&](const Kernels& kernels) {
-    Quantized q(1, 256);
-    q.x.span = 128;
-    kernels.quantize(values.data() + 128, 128, 0, 128, q.x);
-    kernels.quantize(values.data(), 128, 0, 0, q.x);
-    return q;
-  };
-  on_every_isa([&](const Kernels& kernels) { return fill(kernels).as_floats(); });
-  const Quantized q = fill(select_kernels());
-  for (int begin = 0; begin < 256; begin += 128) {
-    float largest = 0;
-    for (int c = begin; c < begin + 128; ++c) largest = std::max(largest, std::fabs(values[c]));
-    for (int c = begin; c < begin + 128; ++c) {
-      CHECK(q.group(0, c).scale == largest / 127);
-      CHECK(std::fabs(values[c] - double(largest / 127) * q.code(0, c)) <= largest / 127 * 0.50001);
+TEST_CASE("quantize with a scale for 128 columns, in runs of 32 and 64 codes") {
+  const int rows = 19, cols = 256;  // a block of 16 and one of 3
+  const std::vector<float> values = random_normal(rows * cols, 9, 3);
+  for (const int run : {kGroup, kCodeRun}) {
+    const auto fill = [&](const Kernels& kernels) {
+      Quantized q(rows, cols);
+      q.x.span = 128;
+      q.x.run = run;
+      for (int r = 0; r < rows; ++r) {
+        kernels.quantize(values.data() + r * cols + 128, 128, r, 128, q.x);
+        kernels.quantize(values.data() + r * cols, 128, r, 0, q.x);
+      }
+      return q;
+    };
+    on_every_isa([&](const Kernels& kernels) { return fill(kernels).as_floats(); });
+    const Quantized q = fill(select_kernels());
+    for (int i = 0; i < rows * cols; i += 128) {
+      const int row = i / cols, begin = i % cols;
+      float largest = 0;
+      for (int c = 0; c < 128; ++c) largest = std::max(largest, std::fabs(values[i + c]));
+      for (int c = 0; c < 128; ++c) {
+        CHECK(q.group(row, begin + c).scale == largest / 127);
+        CHECK(std::fabs(values[i + c] - double(largest / 127) * q.code(row, begin + c)) <= largest / 127 * 0.50001);
+      }
     }
   }
 }

@@ -25,22 +25,32 @@ struct Case {
   bool asymmetric;
   int scale_group = kGroup;
   bool multipliers = false;
+  int run = kGroup;
   int span() const { return multipliers ? kSpan : kGroup; }
 };
 const Case kCases[] = {
-    {WeightFormat::q4, false},    {WeightFormat::q4, true},
-    {WeightFormat::q4, true, 64}, {WeightFormat::q4, true, 128},
-    {WeightFormat::q5, false},    {WeightFormat::q5, true},
-    {WeightFormat::q6, false},    {WeightFormat::q6, false, 16},
-    {WeightFormat::q8, false},    {WeightFormat::q8, true},
-    {WeightFormat::q8, true, 64}, {WeightFormat::q8, true, 128},
-    {WeightFormat::f16, false},   {WeightFormat::bf16, false},
-    {WeightFormat::f32, false},   {WeightFormat::q4, false, kSpan, true},
+    {WeightFormat::q4, false},
+    {WeightFormat::q4, true},
+    {WeightFormat::q4, true, 64},
+    {WeightFormat::q4, true, 128},
+    {WeightFormat::q5, false},
+    {WeightFormat::q5, true},
+    {WeightFormat::q6, false},
+    {WeightFormat::q6, false, 16},
+    {WeightFormat::q8, false},
+    {WeightFormat::q8, true},
+    {WeightFormat::q8, true, 64},
+    {WeightFormat::q8, true, 128},
+    {WeightFormat::f16, false},
+    {WeightFormat::bf16, false},
+    {WeightFormat::f32, false},
+    {WeightFormat::q4, false, kSpan, true},
+    {WeightFormat::q4, false, kSpan, true, kCodeRun},
 };
 
 // Random planes are valid codes of any format, so a matrix needs no packer.
 Matrix random_matrix(const Case& c, int rows, int cols, unsigned seed, bool all_ones = false) {
-  const auto [format, asymmetric, scale_group, multipliers] = c;
+  const auto [format, asymmetric, scale_group, multipliers, run] = c;
   std::mt19937 random(seed);
   Matrix m;
   PackedMatrix& w = m.packed;
@@ -109,13 +119,13 @@ struct Inputs {
   Activations x;
 };
 
-Inputs quantized_inputs(const std::vector<float>& values, int rows, int cols, int span) {
+Inputs quantized_inputs(const std::vector<float>& values, int rows, int cols, const Case& c) {
   Inputs in;
   in.values = values;
   in.codes.resize(std::size_t(rows) * cols);
   in.groups.resize(std::size_t(rows) * cols / 32);
   in.dense.resize(std::size_t(rows) * cols);
-  in.x = {rows, cols, in.codes.data(), in.groups.data(), in.dense.data(), span};
+  in.x = {rows, cols, in.codes.data(), in.groups.data(), in.dense.data(), c.span(), c.run};
   for (int r = 0; r < rows; ++r) scalar::kernels.quantize(in.values.data() + std::size_t(r) * cols, cols, r, 0, in.x);
   return in;
 }
@@ -131,9 +141,10 @@ std::vector<float> random_values(std::size_t count, unsigned seed) {
 // The activation as the kernels see it.
 double activation(const Activations& x, bool quantized, int row, int col) {
   if (!quantized) return x.dense[std::size_t(row) * x.cols + col];
-  const int block = row / 16 * 16, width = std::min(16, x.rows - block);
-  const std::size_t at = std::size_t(block) * (x.cols / 32) + std::size_t(col / 32) * width + row - block;
-  return double(x.codes[at * 32 + col % 32]) * x.groups[at].scale;
+  const int block = row / 16 * 16, width = std::min(16, x.rows - block), r = row - block;
+  const std::size_t group = std::size_t(block) * (x.cols / 32) + std::size_t(col / 32) * width + r;
+  const std::size_t code = std::size_t(block) * x.cols + col / x.run * x.run * width + r * x.run + col % x.run;
+  return double(x.codes[code]) * x.groups[group].scale;
 }
 
 std::vector<float> multiply(const Kernels& kernels, const PackedMatrix& w, const Activations& x, int row_begin,
@@ -151,7 +162,7 @@ TEST_CASE("matmul equals the formula of the layout, for every format and number 
     for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 37}) {
       const int cols = 3 * std::max(c.scale_group, kGroup), outputs = 29;
       const Matrix m = random_matrix(c, outputs, cols, 7 * rows);
-      const Inputs in = quantized_inputs(random_values(std::size_t(rows) * cols, rows), rows, cols, c.span());
+      const Inputs in = quantized_inputs(random_values(std::size_t(rows) * cols, rows), rows, cols, c);
       for (const std::string& isa : usable_isas()) {
         const auto out = multiply(select_kernels(isa), m.packed, in.x, 0, rows, 0, m.packed.tiles());
         for (int r = 0; r < rows; ++r) {
@@ -183,10 +194,10 @@ TEST_CASE("every instruction set gives the scalar one's bits, extremes included"
       if (extreme) {
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = i / cols % 2 ? -1e5f : 3.0f;
       }
-      const Inputs in = quantized_inputs(values, rows, cols, c.span());
+      const Inputs in = quantized_inputs(values, rows, cols, c);
       for (const int count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 32, 37}) {
         const Inputs part =
-            quantized_inputs({values.begin(), values.begin() + std::size_t(count) * cols}, count, cols, c.span());
+            quantized_inputs({values.begin(), values.begin() + std::size_t(count) * cols}, count, cols, c);
         const auto expected = multiply(scalar::kernels, m.packed, part.x, 0, count, 0, 5);
         for (const std::string& isa : usable_isas()) {
           const auto out = multiply(select_kernels(isa), m.packed, part.x, 0, count, 0, 5);
@@ -203,13 +214,12 @@ TEST_CASE("a row's result depends on neither its neighbours nor the tile range")
     const int rows = 45, cols = 128, outputs = 56;
     const Matrix m = random_matrix(c, outputs, cols, 11);
     const auto values = random_values(std::size_t(rows) * cols, 13);
-    const Inputs all = quantized_inputs(values, rows, cols, c.span());
+    const Inputs all = quantized_inputs(values, rows, cols, c);
     for (const std::string& isa : usable_isas()) {
       const Kernels& kernels = select_kernels(isa);
       const auto whole = multiply(kernels, m.packed, all.x, 0, rows, 0, 7);
       for (int r = 0; r < rows; ++r) {
-        const Inputs alone =
-            quantized_inputs({values.begin() + r * cols, values.begin() + (r + 1) * cols}, 1, cols, c.span());
+        const Inputs alone = quantized_inputs({values.begin() + r * cols, values.begin() + (r + 1) * cols}, 1, cols, c);
         const auto out = multiply(kernels, m.packed, alone.x, 0, 1, 0, 7);
         CHECK(std::memcmp(out.data(), whole.data() + r * outputs, outputs * sizeof(float)) == 0);
       }
