@@ -104,8 +104,8 @@ void Model::allocate_scratch() {
   scratch_.attention = scratch_arena_.allocate<float>(tokens * config_.query_size());
   if (has_post_norms_) scratch_.projected = scratch_arena_.allocate<float>(tokens * config_.hidden_size);
   scratch_.x = allocate_activations(config_.max_step_tokens, config_.hidden_size);
-  scratch_.x_attn = allocate_activations(config_.max_step_tokens, config_.query_size());
-  scratch_.x_mlp = allocate_activations(config_.max_step_tokens, config_.intermediate_size);
+  scratch_.x_o = allocate_activations(config_.max_step_tokens, config_.query_size());
+  scratch_.x_down = allocate_activations(config_.max_step_tokens, config_.intermediate_size);
   const int head_rows = std::max(most_logit_rows(), kLogitRows);
   scratch_.x_head = allocate_activations(head_rows, config_.hidden_size);
   scratch_.logits = scratch_arena_.allocate<float>(std::size_t(most_logit_rows()) * config_.vocab_size);
@@ -165,7 +165,7 @@ void Model::plan(const Batch& batch) {
       token_position_.push_back(batch.starts[s] + i);
     }
   }
-  for (Activations* x : {&scratch_.x, &scratch_.x_attn, &scratch_.x_mlp}) x->rows = tokens_;
+  for (Activations* x : {&scratch_.x, &scratch_.x_o, &scratch_.x_down}) x->rows = tokens_;
   attention_plans_.clear();
   std::size_t partials = 0;
   for (std::size_t kind = 0; kind < config_.attention.size(); ++kind) {
@@ -206,19 +206,18 @@ void Model::normalize(int member, const float* weight, const std::vector<std::in
 }
 
 // qkv[token] = [q | k | v], biases added
-void Model::project_qkv(int member, const LayerWeights& w) {
+void Model::project_qkv(int member, const LayerWeights& w, const Activations& x) {
   const int offsets[] = {0, config_.query_size(), config_.query_size() + config_.kv_size()};
   const float* biases[] = {w.q_bias, w.k_bias, w.v_bias};
-  project(team_, member, kernels_, {&w.q, &w.k, &w.v}, scratch_.x, scratch_.tile_buffers[member],
-          [&](const OutputBlock& block) {
-            const int count = block.output_end - block.output_begin;
-            for (int row = block.row_begin; row < block.row_end; ++row) {
-              const float* from = block.values + std::size_t(row - block.row_begin) * block.stride;
-              float* to = scratch_.qkv + std::size_t(row) * qkv_stride() + offsets[block.matrix] + block.output_begin;
-              std::copy_n(from, count, to);
-              if (biases[block.matrix]) kernels_.add(to, biases[block.matrix] + block.output_begin, count);
-            }
-          });
+  project(team_, member, kernels_, {&w.q, &w.k, &w.v}, x, scratch_.tile_buffers[member], [&](const OutputBlock& block) {
+    const int count = block.output_end - block.output_begin;
+    for (int row = block.row_begin; row < block.row_end; ++row) {
+      const float* from = block.values + std::size_t(row - block.row_begin) * block.stride;
+      float* to = scratch_.qkv + std::size_t(row) * qkv_stride() + offsets[block.matrix] + block.output_begin;
+      std::copy_n(from, count, to);
+      if (biases[block.matrix]) kernels_.add(to, biases[block.matrix] + block.output_begin, count);
+    }
+  });
 }
 
 // Per-head norms, rotation, and the new keys and values into their blocks.
@@ -246,8 +245,8 @@ void Model::rotate_and_store(int member, const Batch& batch, const LayerWeights&
   });
 }
 
-// attention[token] = softmax(scale·q·Kᵀ)·V over the sequence so far, or a window of it, then quantized
-void Model::attend(int member, int index) {
+// x_o = quantized softmax(scale·q·Kᵀ)·V over the sequence so far, or a window of it
+void Model::attend(int member, int index, const Activations& x_o) {
   const int kind = config_.attention_of(index);
   const AttentionPlan& plan = attention_plans_[kind];
   const AttentionLayer layer{
@@ -274,10 +273,9 @@ void Model::attend(int member, int index) {
     team_.for_chunks(member, int(plan.merges.size()), [&](int i) { finish_attention(layer, plan, plan.merges[i]); });
   }
   const LayerWeights& w = layers_[index];
-  const Activations x = input_of({&w.o}, scratch_.x_attn);
   team_.for_chunks(member, tokens_, [&](int t) {
     const float* attention = scratch_.attention + std::size_t(t) * config_.query_size();
-    kernels_.quantize(in_order(member, attention, w.o_order), config_.query_size(), t, 0, x);
+    kernels_.quantize(in_order(member, attention, w.o_order), config_.query_size(), t, 0, x_o);
   });
 }
 
@@ -304,11 +302,10 @@ void Model::add_projection(int member, const PackedMatrix& w, const Activations&
   });
 }
 
-// x_mlp = quantized act(gate·x) · (up·x), the same outputs of both matrices at a time, whole spans of x_mlp
-void Model::gate_up(int member, const LayerWeights& w) {
+// x_down = quantized act(gate·x) · (up·x), the same outputs of both matrices at a time, whole spans of x_down
+void Model::gate_up(int member, const LayerWeights& w, const Activations& x, const Activations& x_down) {
   constexpr int kHalf = kTileBuffer / 2;
-  const Activations x_mlp = input_of({&w.down}, scratch_.x_mlp);
-  const int span_tiles = x_mlp.span / kTileRows;
+  const int span_tiles = x_down.span / kTileRows;
   const int tiles = chunk_tiles(w.gate, std::max(tokens_, kRowBlock), team_.size(), kHalf);  // a block of rows fits
   const int taken = std::max(1, tiles / span_tiles) * span_tiles;
   const int rows_held = std::min(kRowChunk, kHalf / (taken * kTileRows) / kRowBlock * kRowBlock);
@@ -320,11 +317,11 @@ void Model::gate_up(int member, const LayerWeights& w) {
     const int width = (end - begin) * kTileRows;
     for (int row = 0; row < tokens_; row += rows_held) {
       const int row_end = std::min(row + rows_held, tokens_);
-      kernels_.matmul(w.gate, scratch_.x, row, row_end, begin, end, gate, width);
-      kernels_.matmul(w.up, scratch_.x, row, row_end, begin, end, up, width);
+      kernels_.matmul(w.gate, x, row, row_end, begin, end, gate, width);
+      kernels_.matmul(w.up, x, row, row_end, begin, end, up, width);
       activate(gate, up, (row_end - row) * width, gate);
       for (int r = row; r < row_end; ++r) {
-        kernels_.quantize(gate + (r - row) * width, width, r, begin * kTileRows, x_mlp);
+        kernels_.quantize(gate + (r - row) * width, width, r, begin * kTileRows, x_down);
       }
     }
   });
@@ -332,14 +329,17 @@ void Model::gate_up(int member, const LayerWeights& w) {
 
 void Model::layer(int member, const Batch& batch, int index) {
   const LayerWeights& w = layers_[index];
-  normalize(member, w.attn_norm, w.attn_order, input_of({&w.q, &w.k, &w.v}, scratch_.x));
-  project_qkv(member, w);
+  const Activations x_qkv = input_of({&w.q, &w.k, &w.v}, scratch_.x), x_o = input_of({&w.o}, scratch_.x_o);
+  normalize(member, w.attn_norm, w.attn_order, x_qkv);
+  project_qkv(member, w, x_qkv);
   rotate_and_store(member, batch, w, index);
-  attend(member, index);
-  add_projection(member, w.o, scratch_.x_attn, w.attn_post_norm);
-  normalize(member, w.mlp_norm, w.mlp_order, input_of({&w.gate, &w.up}, scratch_.x));
-  gate_up(member, w);
-  add_projection(member, w.down, scratch_.x_mlp, w.mlp_post_norm);
+  attend(member, index, x_o);
+  add_projection(member, w.o, x_o, w.attn_post_norm);
+
+  const Activations x_gate_up = input_of({&w.gate, &w.up}, scratch_.x), x_down = input_of({&w.down}, scratch_.x_down);
+  normalize(member, w.mlp_norm, w.mlp_order, x_gate_up);
+  gate_up(member, w, x_gate_up, x_down);
+  add_projection(member, w.down, x_down, w.mlp_post_norm);
 }
 
 // logits[i] = output layer · RMSNorm(hidden[rows[i]]), or only the best[i] largest

@@ -129,8 +129,8 @@ class Model {
     float* attention;                       // [T][query]
     float* projected;                       // [T][hidden], where that has a norm of its own
     Activations x;                          // [T][hidden]
-    Activations x_attn;                     // [T][query]
-    Activations x_mlp;                      // [T][intermediate]
+    Activations x_o;                        // [T][query]
+    Activations x_down;                     // [T][intermediate]
     Activations x_head;                     // [head rows][hidden]
     float* logits;                          // [most_logit_rows][vocab]
     Screen screen;                          // of [head rows]
@@ -167,11 +167,11 @@ class Model {
   void embed(int member, const Batch& batch);
   void layer(int member, const Batch& batch, int index);
   void normalize(int member, const float* weight, const std::vector<std::int32_t>& order, const Activations& x);
-  void project_qkv(int member, const LayerWeights& w);
+  void project_qkv(int member, const LayerWeights& w, const Activations& x);
   void rotate_and_store(int member, const Batch& batch, const LayerWeights& w, int index);
-  void attend(int member, int index);
+  void attend(int member, int index, const Activations& x_o);
   void add_projection(int member, const PackedMatrix& w, const Activations& x, const float* post_norm);
-  void gate_up(int member, const LayerWeights& w);
+  void gate_up(int member, const LayerWeights& w, const Activations& x, const Activations& x_down);
   void draw(const Drawing& drawing, Sampler& sampler, Draw& drawn) const;
   void head(int member, std::span<const int> rows, std::span<const int> best, float* logits);
   bool can_screen_best(std::span<const int> best) const;
