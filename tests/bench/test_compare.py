@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -68,7 +69,12 @@ def test_llamacpp_is_compared_with_one_command(
         assert all(0 < figure["min"] <= figure["median"] <= figure["max"] for figure in engine["metrics"].values())
         assert isinstance(engine["streams"], bool)
         assert len(engine["watch"]) == 2 and "steal_cpus" in engine["watch"][0]
-        assert engine["hardware"]["decode_gb_s"] > 0
+        speeds = [figures["decode_tps_0"] for figures in engine["rounds"]]
+        percents = [
+            100 * engine["hardware"]["decode_gb_s"] / statistics.median(speeds) * speed / watch["bandwidth_gb_s"]
+            for speed, watch in zip(speeds, engine["watch"], strict=True)
+        ]
+        assert engine["hardware"]["decode_bandwidth_percent"] == pytest.approx(statistics.median(percents))
     assert report["engines"]["typebar"]["streams"]
     ours, theirs = (report["engines"][name]["metrics"] for name in ("typebar", "llama.cpp"))
     for key, ratio in report["ratios"]["llama.cpp"].items():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from typebar.bench import machine, serving
@@ -86,7 +87,7 @@ class Task:
 
 @dataclass(slots=True)
 class Rounds:
-    """What one engine gave in every round."""
+    """What one engine gave in every round. A watch has the bandwidth that was measured before the round, too."""
 
     about: Json = field(default_factory=dict)
     figures: list[dict[str, float]] = field(default_factory=list)
@@ -148,10 +149,11 @@ def _or_missing(engine: Engine, missing: dict[str, str], work: Callable[[], Any]
 
 
 def _round(engine: Engine, python: str, model: Path, task: Task) -> tuple[Json, dict[str, float], Json]:
-    """One engine once: what it says of itself, its figures, and who else used the machine."""
+    """One engine once: what it says of itself, its figures, who else used the machine and how fast its memory was."""
     served = [metric for metric in task.metrics if metric.users and engine.server]
     beside = [metric for metric in task.metrics if metric in BESIDE_BUSY]
     alone = [metric.key for metric in task.metrics if metric not in served and metric not in beside]
+    bandwidth = machine.read_bandwidth(task.threads)
     with Watch() as watch:
         about, figures = solo(engine, python, model, task, [*alone, DECODE] if beside else alone)
         if beside:
@@ -159,7 +161,7 @@ def _round(engine: Engine, python: str, model: Path, task: Task) -> tuple[Json, 
         for users in sorted({metric.users for metric in served}):
             wanted = [metric.key for metric in served if metric.users == users]
             figures |= _served(engine, python, model, task, users, wanted)
-    return about, figures, watch.as_json()
+    return about, figures, watch.as_json() | {"bandwidth_gb_s": bandwidth}
 
 
 def _beside_busy(engine: Engine, python: str, model: Path, task: Task, quiet_tps: float) -> dict[str, float]:
@@ -209,7 +211,7 @@ def _served(engine: Engine, python: str, model: Path, task: Task, users: int, wa
 
 
 def _report(task: Task, facts: Json, found: dict[str, Rounds], missing: dict[str, str], rounds: int) -> Json:
-    engines = {name: _engine_report(task, facts, entry) for name, entry in found.items()}
+    engines = {name: _engine_report(task, entry) for name, entry in found.items()}
     ours = engines[TYPEBAR.name]["metrics"]
     ratios = {
         name: {
@@ -233,16 +235,19 @@ def _report(task: Task, facts: Json, found: dict[str, Rounds], missing: dict[str
     }
 
 
-def _engine_report(task: Task, facts: Json, entry: Rounds) -> Json:
+def _engine_report(task: Task, entry: Rounds) -> Json:
     keys = [metric.key for metric in task.metrics if all(metric.key in figures for figures in entry.figures)]
     metrics = {key: summary([figures[key] for figures in entry.figures]) for key in keys}
     about = dict(entry.about)
     token_bytes = about.pop("token_bytes") or task.weight_bytes
     hardware: Json = {}
     if DECODE in metrics:
-        speed = metrics[DECODE]["median"] * token_bytes / 1e9
-        hardware["decode_gb_s"] = speed
-        hardware["decode_bandwidth_percent"] = 100 * speed / facts["bandwidth_gb_s"]
+        speeds = [figures[DECODE] * token_bytes / 1e9 for figures in entry.figures]
+        could = [watch["bandwidth_gb_s"] for watch in entry.watches]
+        hardware["decode_gb_s"] = median(speeds)
+        hardware["decode_bandwidth_percent"] = median(
+            100 * speed / most for speed, most in zip(speeds, could, strict=True)
+        )
     if "prefill_tps_512" in metrics:
         hardware["prefill_gmac_s"] = metrics["prefill_tps_512"]["median"] * task.macs / 1e9
     return {**about, "metrics": metrics, "hardware": hardware, "rounds": entry.figures, "watch": entry.watches}

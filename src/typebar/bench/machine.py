@@ -35,9 +35,14 @@ def describe(threads: int) -> Json:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "threads": threads,
-        "bandwidth_gb_s": round(_native.measure_read_bandwidth(threads, BANDWIDTH_SECONDS), 1),
+        "bandwidth_gb_s": read_bandwidth(threads),
         "load_average": round(os.getloadavg()[0], 2),
     }
+
+
+def read_bandwidth(threads: int) -> float:
+    """GB/s that so many threads read now; on a machine that others share it changes from minute to minute."""
+    return round(_native.measure_read_bandwidth(threads, BANDWIDTH_SECONDS), 1)
 
 
 @dataclass(frozen=True, slots=True)
