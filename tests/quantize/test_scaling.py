@@ -66,7 +66,7 @@ def test_forward_pass_equals_double_precision(architecture, tmp_path):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_scales_change_no_output(architecture, tmp_path):
     checkpoint, windows = open_checkpoint(with_loud_inputs(tmp_path / "m.gguf", architecture)), random_windows()
-    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, Grid(4, 32, Zero.CENTRE), silent)
+    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, Grid(4, 32, Zero.CENTRE), set(), silent)
     assert found.scales["layers.0.q"].cols[LOUD].mean() > 1.5 * found.scales["layers.0.q"].cols.mean()
     assert all(np.isfinite(importance).all() for importance in found.importance.values())
     plain, scaled = (logits_of(checkpoint, Weights(checkpoint, scales), windows) for scales in (None, found.scales))

@@ -41,6 +41,17 @@ OTHER_TYPE_NAMES: dict[int, str] = {
 }  # fmt: skip
 
 
+def bits_a_weight(type_name: str) -> float:
+    """With scales."""
+    block = BY_NAME[type_name]
+    return 8 * block.nbytes / block.length
+
+
+def is_quantized(type_name: str) -> bool:
+    """Whether it is a type of blocks: not of floats, nor one that is not read."""
+    return type_name in BY_NAME and BY_NAME[type_name].length > 1
+
+
 def tensor_nbytes(type_name: str, shape: tuple[int, ...]) -> int:
     """Bytes that a tensor of this type and row-major shape takes. The last dimension must be whole blocks."""
     block = BY_NAME[type_name]

@@ -15,11 +15,10 @@ GROUP = 32
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How weights become blocks of a type. `file_type`: what llama.cpp calls a file that has mostly these."""
+    """How weights become blocks of a type."""
 
     bits: int
     zero: Zero
-    file_type: int
 
     @property
     def grid(self) -> Grid:
@@ -27,11 +26,11 @@ class Rounding:
 
 
 ROUNDINGS: dict[str, Rounding] = {
-    "Q4_0": Rounding(4, Zero.CENTRE, 2),
-    "Q4_1": Rounding(4, Zero.ANYWHERE, 3),
-    "Q5_0": Rounding(5, Zero.CENTRE, 8),
-    "Q5_1": Rounding(5, Zero.ANYWHERE, 9),
-    "Q8_0": Rounding(8, Zero.CENTRE, 7),
+    "Q4_0": Rounding(4, Zero.CENTRE),
+    "Q4_1": Rounding(4, Zero.ANYWHERE),
+    "Q5_0": Rounding(5, Zero.CENTRE),
+    "Q5_1": Rounding(5, Zero.ANYWHERE),
+    "Q8_0": Rounding(8, Zero.CENTRE),
 }
 
 

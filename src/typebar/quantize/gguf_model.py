@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from typebar.model.block_types import bits_a_weight, is_quantized
 from typebar.model.checkpoint import Checkpoint
 from typebar.model.dequantize import Bytes
 from typebar.model.gguf import GGUFFile
@@ -19,20 +20,33 @@ from typebar.model.rope import RopeSpec, inverse_frequencies
 from typebar.model.spec import ModelSpec
 from typebar.quantize import gguf_metadata
 from typebar.quantize.block_codes import GROUP, ROUNDINGS, encode
+from typebar.quantize.divergence import head_name
 from typebar.quantize.gguf_entries import Entries
 from typebar.quantize.gguf_writer import NewTensor
 from typebar.quantize.rounded_tensor import Rows, Source, interleaved_rows
 
 HEAD_TYPE = "Q8_0"  # of the output layer, which decides between near likelihoods
+# What llama.cpp calls a file that has mostly these.
+FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18}
 
 Types = Mapping[str, str]  # of the matrices, by canonical name
 
 
-def uniform_types(checkpoint: Checkpoint, type_name: str) -> dict[str, str]:
-    """All matrices of one type, but for the output layer."""
-    head = "embed" if checkpoint.spec.tied_embeddings else "head"
-    matrices = (name for name, tensor in checkpoint.tensors.items() if len(tensor.shape) == 2)
-    return {name: HEAD_TYPE if name == head else type_name for name in matrices}
+def uniform_types(checkpoint: Checkpoint, source: Source, type_name: str) -> dict[str, str]:
+    """All matrices of one type, but for the output layer, and for those that the source has in no more bits."""
+    head = head_name(checkpoint)
+    types = {}
+    for name, tensor in checkpoint.tensors.items():
+        if len(tensor.shape) == 2:
+            wanted = HEAD_TYPE if name == head else type_name
+            stays = source.weights.is_as_read(name, tensor.type) and is_within(tensor.type, wanted)
+            types[name] = tensor.type if stays else wanted
+    return types
+
+
+def is_within(own: str, wanted: str) -> bool:
+    """Whether a type of a file has no more bits a weight than is asked for: rounding it would only lose."""
+    return is_quantized(own) and bits_a_weight(own) <= bits_a_weight(wanted)
 
 
 def plan_gguf(checkpoint: Checkpoint, source: Source, types: Types) -> tuple[Entries, list[NewTensor]]:
@@ -67,9 +81,9 @@ def _file_type(checkpoint: Checkpoint, types: Types) -> int:
     """By the type of most weights of the layers."""
     counts: Counter[str] = Counter()
     for name, type_name in types.items():
-        if name.startswith("layers.") and type_name in ROUNDINGS:
+        if name.startswith("layers.") and type_name in FILE_TYPES:
             counts[type_name] += math.prod(checkpoint.tensors[name].shape)
-    return ROUNDINGS[counts.most_common(1)[0][0]].file_type if counts else ROUNDINGS[HEAD_TYPE].file_type
+    return FILE_TYPES[counts.most_common(1)[0][0] if counts else HEAD_TYPE]
 
 
 def _bytes(source: Source, name: str, type_name: str, rows: Rows | None) -> Bytes:

@@ -9,12 +9,13 @@ from math import prod
 
 from typebar.errors import TypebarError
 from typebar.eval.texts import BUILTIN, read_texts, windows
+from typebar.model.block_types import bits_a_weight
 from typebar.model.checkpoint import Checkpoint
 from typebar.model.dequantize import Floats
 from typebar.quantize.block_codes import GROUP, ROUNDINGS
 from typebar.quantize.compensation import compensate
 from typebar.quantize.divergence import divergences, final_states, head_name
-from typebar.quantize.mixture import BITS, Mixture, mixtures, table
+from typebar.quantize.mixture import Mixture, mixtures, table
 from typebar.quantize.rounded_tensor import Source
 from typebar.quantize.sensitivity import SMALLEST, Part
 from typebar.quantize.stage import Stage
@@ -104,9 +105,13 @@ class Mixer:
         rounded = self.source.weights.rounded
         changed = {name for name, kind in types.items() if self.types.get(name) != kind}
         if self.compensated and any(name == "embed" or name.startswith("layers.") for name in changed):
-            grids = {name: ROUNDINGS[kind].grid for name, kind in types.items() if name.startswith("layers.")}
-            for name in grids:
+            for name in types:
                 rounded.pop(name, None)
+            grids = {
+                name: ROUNDINGS[kind].grid
+                for name, kind in types.items()
+                if name.startswith("layers.") and not self.source.weights.is_as_read(name, kind)
+            }
             compensate(self.checkpoint.spec, self.source.weights, self.compensated, grids, self.stage)
             changed -= grids.keys()
         with self.stage("rounding", len(changed)) as done:
@@ -135,4 +140,4 @@ def _fixed_bits(checkpoint: Checkpoint) -> int:
 def least_bits(checkpoint: Checkpoint) -> float:
     """A weight, over all matrices, with the smallest types."""
     whole = sum(prod(shape) for _, shape in _matrices(checkpoint) if shape[1] % GROUP == 0)
-    return (whole * BITS[SMALLEST] + _fixed_bits(checkpoint)) / _count(checkpoint)
+    return (whole * bits_a_weight(SMALLEST) + _fixed_bits(checkpoint)) / _count(checkpoint)

@@ -15,7 +15,7 @@ from typebar.quantize.block_codes import GROUP, ROUNDINGS
 from typebar.quantize.calibration_text import calibration_windows, read_calibration, sampled_windows
 from typebar.quantize.compensation import compensate
 from typebar.quantize.folder_texts import folder_texts
-from typebar.quantize.gguf_model import plan_gguf, uniform_types
+from typebar.quantize.gguf_model import is_within, plan_gguf, uniform_types
 from typebar.quantize.mixed import Mixed, Mixer, least_bits
 from typebar.quantize.output import check_new, check_space, made_whole
 from typebar.quantize.rounded_tensor import Source
@@ -152,20 +152,20 @@ def quantize(source: Path, request: Request, stage: Stage) -> Written:
 
 
 def _write_gguf(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> Written:
-    types, mixed = uniform_types(checkpoint, request.type_name), None
-    source = Source(Weights(checkpoint), {})
+    source, mixed = Source(Weights(checkpoint), {}), None
+    types = uniform_types(checkpoint, source, SMALLEST if request.is_mixed else request.type_name)
     if request.is_mixed:
         _check_target_here(checkpoint, request)
-        smallest, unchanged = uniform_types(checkpoint, SMALLEST), Source(Weights(checkpoint), {})
-        check_space(request.to, gguf_writer.file_nbytes(*plan_gguf(checkpoint, unchanged, smallest)))
+    check_space(request.to, gguf_writer.file_nbytes(*plan_gguf(checkpoint, source, types)))
+    if request.is_mixed:
         source, mixed = _mixed(checkpoint, request, texts, stage)
         types = mixed.types
+    elif texts:
+        source = _fitted(checkpoint, request, texts, stage)
+        types = uniform_types(checkpoint, source, request.type_name)
     entries, tensors = plan_gguf(checkpoint, source, types)
     size = gguf_writer.file_nbytes(entries, tensors)
     check_space(request.to, size)
-    if texts and not mixed:
-        source = _fitted(checkpoint, request, texts, stage)
-        entries, tensors = plan_gguf(checkpoint, source, types)
     with made_whole(request.to) as part, stage(f"writing {request.to.name}", len(tensors)) as done:
         gguf_writer.write_gguf(part, entries, tensors, lambda _: done(1))
     return Written(size, mixed)
@@ -209,7 +209,9 @@ def _write_folder(checkpoint: Checkpoint, request: Request, texts: list[Text], s
 
 def _calibrated(checkpoint: Checkpoint, request: Request, texts: list[Text], stage: Stage) -> Source:
     windows = calibration_windows(texts, checkpoint.build_tokenizer())
-    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, request.grid, stage)
+    tensors = {} if request.is_folder else checkpoint.tensors
+    stays = {name for name, tensor in tensors.items() if is_within(tensor.type, request.type_name)}
+    found = calibrate(checkpoint.spec, Weights(checkpoint), windows, request.grid, stays, stage)
     return Source(Weights(checkpoint, found.scales), found.importance)
 
 

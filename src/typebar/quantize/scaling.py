@@ -7,7 +7,7 @@ before gate, up; the rows of v before o; the rows of up before down. So the mode
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,16 +71,21 @@ def calibrate(
     weights: Weights,
     windows: Sequence[Sequence[int]],
     grid: Grid,
+    stays: Set[str],
     stage: Stage,
 ) -> Calibration:
-    """The scales with the smallest output error over `windows` of token ids. One layer is in memory at a time."""
+    """The scales with the smallest output error over `windows` of token ids. One layer is in memory at a time.
+
+    Matrices that share an input and all stay as they are, by canonical name, are not scaled.
+    """
     found = Calibration()
     forward = ForwardPass(spec, weights, windows)
     sample = np.random.default_rng(0)
     with stage("calibrating", spec.num_layers) as done:
         for index in range(spec.num_layers):
             for site in sites(spec, index, forward.layer(index)):
-                _add(found, site, weights, grid, sample)
+                if not stays >= set(site.matrices):
+                    _add(found, site, weights, grid, sample)
             done(1)
     return found
 

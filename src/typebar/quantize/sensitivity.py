@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from typebar.errors import ModelFileError
+from typebar.model.block_types import bits_a_weight, is_quantized, tensor_nbytes
 from typebar.model.checkpoint import Checkpoint
 from typebar.model.dequantize import Floats
 from typebar.quantize.block_codes import GROUP, ROUNDINGS
@@ -24,6 +26,7 @@ from typebar.quantize.stage import Stage
 from typebar.quantize.weights import HeldLayer
 
 SMALLEST = "Q4_0"
+AS_READ = "as read"  # the choice of the types that the source has
 SAMPLED_ROWS = 4096  # of the output layer, that its error is measured on
 TOGETHER = 8  # runs whose predictions are compared at a time
 TINY = float(np.finfo(np.float32).tiny)
@@ -31,11 +34,20 @@ TINY = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Matrices that have one type, how many weights they are, and for each type the divergence that it brings alone."""
+    """Matrices that are chosen for together.
 
-    names: tuple[str, ...]
-    weights: int
+    `types`: those that the source has, by name. For each choice, a type or AS_READ where that is one: the bits that all
+    the weights come to, and the divergence in nats that it brings alone.
+    """
+
+    types: Mapping[str, str]
+    bits: Mapping[str, float]
     divergence: Mapping[str, float]
+
+    @property
+    def smallest(self) -> str:
+        """The choice with the fewest bits; of several the most exact."""
+        return min(self.bits, key=lambda choice: (self.bits[choice], self.divergence[choice]))
 
 
 def measure_parts(checkpoint: Checkpoint, source: Source, windows: Sequence[Sequence[int]], stage: Stage) -> list[Part]:
@@ -146,6 +158,13 @@ class _Measurement:
         return self._part((name,), kl, errors)
 
     def _part(self, names: tuple[str, ...], kl: float, errors: Mapping[str, float]) -> Part:
-        weights = sum(int(np.prod(self.checkpoint.tensors[name].shape)) for name in names)
+        tensors = {name: self.checkpoint.tensors[name] for name in names}
+        types = {name: tensor.type for name, tensor in tensors.items()}
+        weights = sum(prod(tensor.shape) for tensor in tensors.values())
+        bits = {type_name: weights * bits_a_weight(type_name) for type_name in ROUNDINGS}
         least = errors[SMALLEST] + TINY
-        return Part(names, weights, {type_name: kl * error / least for type_name, error in errors.items()})
+        divergence = {type_name: kl * error / least for type_name, error in errors.items()}
+        if all(self.source.weights.is_as_read(name, kind) and is_quantized(kind) for name, kind in types.items()):
+            bits[AS_READ] = sum(8 * tensor_nbytes(tensor.type, tensor.shape) for tensor in tensors.values())
+            divergence[AS_READ] = 0.0
+        return Part(types, bits, divergence)
